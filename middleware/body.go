@@ -24,9 +24,9 @@ const (
 	DefaultBodyTimeout = 10 * time.Second
 )
 
-// body is a request's body on its way to the handler. Nothing is read before the handler does so, unless a key or a signature
-// needs it, the rule buffers it, or the request waits; then the handler reads the same bytes again. Nested rules share it: where
-// the outer one has stopped, the inner one reads on.
+// body is a request's body on its way to the handler. Nothing is read before the handler reads, unless a key or a signature needs the body, the rule
+// buffers it, or the request waits; then the handler reads the same bytes again. Nested rules share it: where the outer one has stopped, the inner
+// one reads on.
 type body struct {
 	io.ReadCloser // the client's
 	source        io.Reader
@@ -36,7 +36,7 @@ type body struct {
 	rule   *compiled   // the innermost, with its budget
 	parsed *bodyFields // what the templates of a rule have read
 	budget *Budget
-	over   bool  // there is no rule any more that will end it
+	over   bool  // no rule will end it any more
 	ahead  bool  // it was read while the request waited, as far as there was room
 	filled bool  // an attempt was made to read all of it
 	err    error // the result of that attempt
@@ -45,7 +45,7 @@ type body struct {
 	replay   bytes.Reader // what was read, for the handler
 	begun    bool         // the handler has begun to read
 	ended    bool
-	atEnd    bool              // the source is, for good
+	atEnd    bool              // the source has ended for good
 	raw      []byte            // what was read
 	portions []*budget.Portion // one for each budget
 	trailers http.Header       // that the client has announced, without fences
@@ -57,7 +57,7 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 	return b
 }
 
-// use makes a rule the one that reads. It may try again what a rule around it could not read.
+// use makes a rule the reader. It may try again to read what a rule around it could not.
 func (b *body) use(rule *compiled) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
@@ -66,8 +66,8 @@ func (b *body) use(rule *compiled) {
 	b.mu.Unlock()
 }
 
-// end is called when the rule is done with the request. What the handler has not read remains for those that come after it,
-// such as handlers of errors, if it is known when the request ends.
+// end is called when the rule is done with the request. The bytes that the handler has not read remain for later handlers, such as handlers of
+// errors, if the end of the request is known.
 func (b *body) end() {
 	b.stopReading()
 	b.over = true
@@ -85,15 +85,15 @@ func (b *body) end() {
 	}
 }
 
-// moment is how long a client may send nothing of its body when that is no longer waited for.
+// moment is how long a client may send nothing of its body when nobody waits for it any more.
 const moment = time.Second
 
-// giveUp is called before a response that isn't a handler's. net/http's server reads more of the body before it sends that: it must not
-// have to wait for a client that sends nothing.
+// giveUp is called before a response that isn't a handler's. net/http's server reads more of the body before it sends that response, and must not
+// wait for a client that sends nothing.
 func (b *body) giveUp() {
 	switch {
 	case b.isAtEnd():
-	case b.err == errBodyTimeout || b.err == errBodyBroken: // what still comes must not be taken for a request
+	case b.err == errBodyTimeout || b.err == errBodyBroken: // later bytes must not be taken for a request
 		closeAfter(b.writer)
 	case b.ahead:
 		ctx, cancel := context.WithTimeout(b.request.Context(), moment)
@@ -104,9 +104,9 @@ func (b *body) giveUp() {
 	}
 }
 
-// stopReading ends a read that nobody waits for any more: what wraps the body around the rule, such as Caddy's counter of bytes, belongs
-// to the server again. For a client that sends nothing meanwhile, this ends the request's context and, after the response, the
-// connection. Where a writer hides the connection, as that of http.TimeoutHandler does, the read ends when the server closes the body.
+// stopReading ends a read that nobody waits for any more: the wrappers around the body, such as Caddy's counter of bytes, belong to the server again.
+// If the client sends nothing meanwhile, this ends the request's context and, after the response, the connection. If a writer such as
+// http.TimeoutHandler's hides the connection, the read ends when the server closes the body.
 func (b *body) stopReading() {
 	p, ok := b.source.(*patient)
 	if !ok || !p.underWay() {
@@ -123,7 +123,7 @@ func (b *body) stopReading() {
 	}
 }
 
-// closeAfter has net/http's server close the connection after the response, but not before the client can have read that.
+// closeAfter makes net/http's server close the connection after the response, but not before the client can have read it.
 func closeAfter(w http.ResponseWriter) {
 	for inner := range wrapped(w) {
 		w = inner
@@ -152,7 +152,7 @@ func (b *body) untouched() bool {
 	return !b.begun && !b.ended
 }
 
-// Read returns what was read before, and then the rest.
+// Read returns the bytes that were read before, and then the rest.
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	b.begun = b.begun || len(p) > 0
@@ -195,8 +195,7 @@ func (b *body) isAtEnd() bool {
 	return b.atEnd
 }
 
-// stripTrailers removes all trailers that come with the end of the body unannounced: nobody could see before that one of them has
-// the name of a fence, or of a header that is in a key.
+// stripTrailers removes all trailers that come unannounced: nobody could see earlier that one has the name of a fence, or of a header in a key.
 func (b *body) stripTrailers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +205,7 @@ func (b *body) stripTrailers() {
 	})
 }
 
-// keep makes what was read available to the handler, in no more memory than that needs.
+// keep makes the bytes read so far available to the handler, in no more memory than they need.
 func (b *body) keep() {
 	b.mu.Lock()
 	if len(b.raw) < cap(b.raw)/2 {
@@ -238,7 +237,7 @@ func (b *body) has() (bytes int64) {
 	return bytes
 }
 
-// settle gives back all room but so many bytes.
+// settle gives back all room except for this many bytes.
 func (b *body) settle(keep int64) {
 	for _, p := range b.portions {
 		p.Settle(keep)
@@ -280,7 +279,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		b.filled = true
 		b.err = b.fill()
 	}
-	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // the rule around this one allows more
+	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // the rule around this one allows larger bodies
 		return nil, errBodyTooLarge
 	}
 	return b.raw, b.err
@@ -306,9 +305,8 @@ func (b *body) fill() error {
 	return err
 }
 
-// readAhead reads the body while its request waits, until ctx ends: with HTTP/1 the server notices that a client has left only
-// after the end of the body. The handler reads on where this stops. A body above max_body is left alone, and so is one for
-// which the client waits to be asked (Expect).
+// readAhead reads the body while its request waits, until ctx ends: with HTTP/1 the server notices that a client has left only after the end of the
+// body. The handler reads on from there. A body above max_body is left alone, and so is a body that the client sends only when asked (Expect).
 func (b *body) readAhead(ctx context.Context) {
 	r := b.request
 	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" || upgrades(r) {
@@ -321,7 +319,7 @@ func (b *body) readAhead(ctx context.Context) {
 	}
 }
 
-// readError returns the error for which a request is refused, given what went wrong.
+// readError returns the error that refuses a request after this error of a read.
 func readError(ctx context.Context, err error) error {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -364,8 +362,7 @@ func (b *body) read(ctx context.Context, how reading) error {
 	return errFull
 }
 
-// grow takes room and memory for more if all that it has is filled. The length that the client declares is that on the wire: a
-// decoder in front may make more of it.
+// grow takes room and memory for more if its room is full. The declared length is the length on the wire: a decoder in front may make more of it.
 func (b *body) grow(ctx context.Context, how reading) error {
 	if len(b.raw) < cap(b.raw) {
 		return nil
@@ -410,8 +407,8 @@ func (b *body) readRoom(ctx context.Context) error {
 	return nil
 }
 
-// interrupted is readRoom until ctx ends. It sets the deadline of the connection only then: servers set their own with each
-// read, and after a missed deadline the connection is useless.
+// interrupted is readRoom until ctx ends. Only then it sets the deadline of the connection: servers set their own with each read, and after a missed
+// deadline the connection is useless.
 func (b *body) interrupted(ctx context.Context) error {
 	connection := http.NewResponseController(b.writer)
 	done := make(chan struct{})
@@ -429,8 +426,8 @@ func (b *body) interrupted(ctx context.Context) error {
 	return err
 }
 
-// prepare reports whether the deadline of the connection may interrupt reads, which is so only before the lock is taken. If it
-// may not, or can't because a writer such as that of http.TimeoutHandler hides it, reads can be left to the next reader.
+// prepare reports whether the deadline of the connection may interrupt reads, which it may only before the lock is taken. If it may not, or a writer
+// such as http.TimeoutHandler's hides the connection, the next reader can continue a read.
 func (b *body) prepare(how reading) (interruptible bool) {
 	if b.writer != nil && (how != whole || !b.bounded()) {
 		b.patient()
@@ -438,7 +435,7 @@ func (b *body) prepare(how reading) (interruptible bool) {
 	return how == whole && b.writer != nil
 }
 
-// patient makes the source one whose reads can be left to the next reader.
+// patient makes the next reader able to continue a read of the source.
 func (b *body) patient() *patient {
 	p, ok := b.source.(*patient)
 	if !ok {
@@ -465,7 +462,7 @@ func readUntil(ctx context.Context, source io.Reader, p []byte) (int, error) {
 	return source.Read(p)
 }
 
-// unwrapTo finds an interface of a writer, or of one that it wraps.
+// unwrapTo finds an interface of a writer, or of a writer inside it.
 func unwrapTo[T any](w http.ResponseWriter) (found T, ok bool) {
 	for w := range wrapped(w) {
 		if found, ok = w.(T); ok {
@@ -475,7 +472,7 @@ func unwrapTo[T any](w http.ResponseWriter) (found T, ok bool) {
 	return found, false
 }
 
-// wrapped goes through a writer, and those that it wraps.
+// wrapped yields a writer, and the writers inside it.
 func wrapped(w http.ResponseWriter) iter.Seq[http.ResponseWriter] {
 	return func(yield func(http.ResponseWriter) bool) {
 		for w != nil && yield(w) {
@@ -495,7 +492,7 @@ type patient struct {
 	buffer []byte
 	last   atomic.Pointer[chan struct{}] // closed when the last read is done: a proxy may still read while its handler returns
 
-	rest []byte // that was read, and not taken yet; until the last read is done, rest and err belong to its goroutine
+	rest []byte // bytes that nobody has taken yet; until the last read is done, rest and err belong to its goroutine
 	err  error  // after rest
 }
 
@@ -513,7 +510,7 @@ func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 	return n, p.err
 }
 
-// begin has a read be under way, unless there is something to take.
+// begin starts a read, unless there is something to take.
 func (p *patient) begin() {
 	if p.isEmpty() {
 		done := make(chan struct{})
@@ -525,7 +522,7 @@ func (p *patient) begin() {
 // isEmpty reports whether there is nothing to take, and no read under way.
 func (p *patient) isEmpty() bool { return !p.underWay() && len(p.rest) == 0 && p.err == nil }
 
-// underWay reports whether a read is.
+// underWay reports whether a read is under way.
 func (p *patient) underWay() bool {
 	last := p.last.Load()
 	if last == nil {

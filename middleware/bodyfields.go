@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
-// bodyFields are the fields of a rule's templates in the body of one request, which is read when the first of them is asked for.
+// bodyFields are the fields of a rule's templates in the body of one request. The first use of a field reads the body.
 type bodyFields struct {
 	request *http.Request
 	fields  []fields.Field
@@ -22,15 +22,15 @@ type bodyFields struct {
 	read    bool
 	json    bool
 	found   []fields.Found
-	asForm  []fields.Found // what a reader finds who takes JSON for a form
-	query   []fields.Found // what a reader finds who merges the query with the body
+	asForm  []fields.Found // for a reader that takes JSON for a form
+	query   []fields.Found // for a reader that merges the query with the body
 	err     error
 }
 
-// fieldSet has the fields of the body of all templates of a rule, so that a body is parsed once for all of them.
+// fieldSet has the body fields of all templates of a rule, so that a body is parsed once for all of them.
 type fieldSet struct{ fields []fields.Field }
 
-// add moves the fields of a template into the set. One that several templates have is in it once.
+// add moves the fields of a template into the set. A field of several templates is in it once.
 func (set *fieldSet) add(t *Template) {
 	at := make([]int, len(t.set.fields))
 	for i, f := range t.set.fields {
@@ -51,7 +51,7 @@ func (set *fieldSet) add(t *Template) {
 	t.set = set
 }
 
-// values returns what the body has of a field, in the format that the request declares.
+// values returns the values of a field in the body, in the format that the request declares.
 func (f *bodyFields) values(s source) ([]string, error) {
 	if !f.read {
 		f.read = true
@@ -92,7 +92,7 @@ func (f *bodyFields) inBody(s source) ([]string, error) {
 	return values, err
 }
 
-// withRounded adds the numbers to which many readers round those among the values.
+// withRounded adds the rounded values of numbers that many readers round.
 func withRounded(values []string, found *fields.Found) []string {
 	all := values[:len(values):len(values)]
 	for _, number := range found.Rounded() {
@@ -103,7 +103,7 @@ func withRounded(values []string, found *fields.Found) []string {
 	return all
 }
 
-// errOtherFormat counts as a missing value: the field is of another format than the body.
+// errOtherFormat counts as a missing value: the field has a different format than the body.
 var errOtherFormat = fmt.Errorf("%w in a body of this format", ErrMissingKey)
 
 // reads reports whether a field of this format may be in the body.
@@ -161,12 +161,12 @@ func (f *bodyFields) collectQuery() {
 	}
 }
 
-// changesNothing reports whether requests with this method have no form, so that what their query has is no field of one.
+// changesNothing reports whether requests with this method have no form, so that their query has no fields of one.
 func changesNothing(method string) bool {
 	return slices.Contains([]string{"", http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
 
-// withForm adds what a reader finds who takes JSON for a form.
+// withForm adds the values for a reader that takes JSON for a form.
 func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, error) {
 	if err != nil && !errors.Is(err, ErrMissingKey) {
 		return nil, err
@@ -186,12 +186,12 @@ func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, er
 		}
 	}
 	if err != nil && len(values) > 0 {
-		return nil, ErrAmbiguousKey // missing to the one reader, and present to the other
+		return nil, ErrAmbiguousKey // missing to one reader, and present to the other
 	}
 	return values, err
 }
 
-// elsewhereError counts as a missing value, which another reader finds elsewhere.
+// elsewhereError counts as a missing value, which a different reader finds elsewhere.
 type elsewhereError struct {
 	values  []string
 	inQuery bool
@@ -224,8 +224,7 @@ func hasAll(values, some []string) bool {
 
 const errContentType = fold.Error("Content-Type is given more than once")
 
-// isJSON reports whether a body is read as JSON, and not as a form. A body that the handler might read differently is
-// refused.
+// isJSON reports whether a body is read as JSON, and not as a form. It refuses a body that the handler might read differently.
 func isJSON(r *http.Request) (bool, error) {
 	for _, encoding := range r.Header["Content-Encoding"] {
 		if encoding != "" && !strings.EqualFold(encoding, "identity") {

@@ -81,13 +81,13 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 	return c, nil
 }
 
-// byDefault returns what has no keys, and serves no requests.
+// byDefault returns a compiled rule without keys, which serves no requests.
 func byDefault(rule Rule) *compiled {
 	rule.setDefaults()
 	return &compiled{Rule: rule}
 }
 
-// compileTemplates reads the templates of the keys, of the ID and of who has sent it.
+// compileTemplates reads the templates of the keys, of the ID and of its scope.
 func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 	set := new(fieldSet)
 	switch {
@@ -142,7 +142,7 @@ func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	return nil
 }
 
-// compileVerify reads who may sign. Whoever has signed must be known by the secret: no two senders may have one in common, or a name.
+// compileVerify reads who may sign. The secret must identify the sender: no two senders may share a secret, or a name.
 func (c *compiled) compileVerify() error {
 	for _, v := range c.Verify {
 		verifier, err := signature.New(v.Scheme, v.Secrets)
@@ -167,7 +167,7 @@ func (c *compiled) compileVerify() error {
 	return nil
 }
 
-// check returns what else is wrong with a rule. What responses are remembered comes last, as it needs the ID.
+// check returns what else is wrong with a rule. Remembered responses come last, because they need the ID.
 func (c *compiled) check() error {
 	if err := cmp.Or(checkName("name", c.Name), c.checkSite()); err != nil {
 		return err
@@ -249,8 +249,7 @@ func (c *compiled) checkSite() error {
 
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// defaultName returns the name of a rule that is given none: its key templates as they are written, and its preset. It is cut
-// where it would be longer than a name may be.
+// defaultName returns the name of a rule without one: its key templates as they are written, and its preset. It is cut to the longest allowed name.
 func defaultName(templates []string, preset string) string {
 	name := strings.Join(templates, " ")
 	switch {
@@ -276,7 +275,7 @@ func defaultName(templates []string, preset string) string {
 	return name
 }
 
-// nameOfFunc returns the default name of a rule whose keys come from a function: that function's, such as main.orderKey.
+// nameOfFunc returns the default name of a rule with a function for its keys: the function's name, such as main.orderKey.
 func nameOfFunc(key KeyFunc) string {
 	name := runtime.FuncForPC(reflect.ValueOf(key).Pointer()).Name()
 	return defaultName([]string{name[strings.LastIndexByte(name, '/')+1:]}, "")

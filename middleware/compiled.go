@@ -21,7 +21,7 @@ import (
 // waitsForResponses reports whether a repeat waits for the first to be answered.
 func (c *compiled) waitsForResponses() bool { return c.OnDuplicate == waits }
 
-// warnings returns what is valid in how the rule remembers responses, but hardly ever meant.
+// warnings returns settings for remembered responses that are valid, but hardly ever meant.
 func (c *compiled) warnings() (warnings []string) {
 	switch {
 	case c.Remember == 0:
@@ -39,7 +39,7 @@ func (c *compiled) warn() {
 	}
 }
 
-// global returns the first template that makes one key of all requests, which is hardly ever meant where one holds it at a time, or "".
+// global returns the first template that makes one key of all requests, which is hardly ever meant if one request holds it at a time, or "".
 func (c *compiled) global() string {
 	for i, template := range c.keys {
 		if c.Concurrency.of(i) == 1 && template.Global() {
@@ -49,7 +49,7 @@ func (c *compiled) global() string {
 	return ""
 }
 
-// stripOurs removes what only this side may set, in every spelling that a server may take for it.
+// stripOurs removes headers that only this side may set, in every spelling that a server may take for them.
 func (c *compiled) stripOurs(h http.Header) {
 	ours := [...]string{c.FenceHeader, c.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
 	strip(h, ours[:])
@@ -79,7 +79,7 @@ func (c *compiled) clientAddress(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// client returns for whom the room in a budget is counted: an IPv4 address, or the IPv6 network that one subscriber has.
+// client returns the client for a budget: an IPv4 address, or the IPv6 network of one subscriber.
 func (c *compiled) client(r *http.Request) string {
 	text := c.clientAddress(r)
 	address, err := netip.ParseAddr(text)
@@ -107,7 +107,7 @@ func (c *compiled) originalURL(r *http.Request) *url.URL {
 	return r.URL // no server has received it
 }
 
-// sender returns who has sent a request: whom authentication has found, if it has, and from where.
+// sender returns who has sent a request: the authenticated user, if there is one, and the address.
 func (c *compiled) sender(r *http.Request) string {
 	address := c.clientAddress(r)
 	if host, _, err := net.SplitHostPort(address); err == nil {
@@ -123,7 +123,7 @@ func (c *compiled) sender(r *http.Request) string {
 	return user + cut(address, maxShownID)
 }
 
-// verify returns the name of whoever has signed the request, or an error unless that is a sender of the rule.
+// verify returns the name of the request's signer, or an error if that is no sender of the rule.
 func (c *compiled) verify(r *http.Request) (signer string, err error) {
 	for i, v := range c.verifiers {
 		bad := v.Check(r.Header, c.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
@@ -169,8 +169,8 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 	return keys, most, nil
 }
 
-// place returns where on its site a request goes. A sender that delivers one event to two places gives both deliveries the same ID: the second
-// is no repeat of the first. Nor is the response to one method that to another.
+// place returns the place of a request on its site. A sender that delivers one event to two places gives both deliveries the same ID, but the second
+// is no repeat of the first. A response to one method is no response to another, either.
 func (c *compiled) place(r *http.Request) string {
 	u := c.originalURL(r)
 	place := r.Method + " " + u.EscapedPath()
@@ -180,14 +180,14 @@ func (c *compiled) place(r *http.Request) string {
 	return place
 }
 
-// comparesKeys reports whether an ID that was used with other keys belongs to another request. One in the header Idempotency-Key is its
-// client's for all that it does; one of dedupe is only known to be the only one of its kind for a key.
+// comparesKeys reports whether an ID that was used with other keys belongs to another request. An ID in the header Idempotency-Key is unique among
+// all requests of its client; an ID of dedupe is only known to be unique for a key.
 func (c *compiled) comparesKeys() bool {
 	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
 }
 
-// passes reports whether a request is served without a lock although it lacks a part of its key. One that has an ID never is, as its
-// client counts on it.
+// passes reports whether a request is served without a lock although it lacks a part of its key. A request with an ID never is, because its client
+// relies on it.
 func (c *compiled) passes(missing error) bool {
 	var noScope *noScopeError
 	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass && !errors.As(missing, &noScope)
@@ -227,7 +227,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status = c.NoQuorumStatus
 		return refusal
 	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
-		// Nothing was seen: somebody may have the lock, so that this is no reason to serve the request without it.
+		// No master was asked: somebody may have the lock, so this is no reason to serve the request without it.
 		refusal := refuse(OutcomeFailed, spread(0))
 		refusal.Status = http.StatusServiceUnavailable
 		return refusal
@@ -254,8 +254,8 @@ func (c *compiled) observeDone(outcome Outcome, held time.Duration) {
 	}
 }
 
-// mayLog reports whether a line about something may be logged now, and about how many requests none was since the last one. Somebody
-// who has turned on the debug level looks for every request.
+// mayLog reports whether a line about this subject may be logged now, and how many requests had no line since the last one. On the debug level all
+// may, because somebody looks for every request.
 func (c *compiled) mayLog(about string) (missed int, ok bool) {
 	if c.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		return 0, true
@@ -263,7 +263,7 @@ func (c *compiled) mayLog(about string) (missed int, ok bool) {
 	return c.logPauses.due(about, time.Now())
 }
 
-// logSometimes logs a line about the rule, unless one of this kind was logged just now. Attributes with a nil error are left out.
+// logSometimes logs a line about the rule, unless a line of this kind was logged just now. It leaves out attributes with a nil error.
 func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
 	if !c.Logger.Enabled(context.Background(), level) {
 		return
@@ -279,8 +279,8 @@ func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ..
 	c.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", c.Name)}, attrs...)...)
 }
 
-// logOutcome logs what became of a request, unless that was logged just now for another one. The line has neither the key, but for its hash, nor
-// a value of the request; err, which may name masters, is logged only if they are to blame.
+// logOutcome logs the outcome of a request, unless it was logged just now for another one. The line has the key's hash, but neither the key nor a
+// value of the request; err, which may name masters, is logged only if they are to blame.
 func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
 	logger, level := c.Logger, outcomes[turn.Outcome].level
 	if !logger.Enabled(context.Background(), level) {

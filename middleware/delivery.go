@@ -16,19 +16,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// Delivery is what tells a delivery from all others: only one that has all of it in common is a repeat.
+// Delivery identifies a delivery: only one that equals it in all parts is a repeat.
 type Delivery struct {
 	Keys   []string // of the request, in any order; none under a rule with IdempotencyKey that compares fingerprints
-	ID     string   // that its sender has given it
+	ID     string   // from its sender
 	Host   string   // to which it goes, without a port: "shop.example.com"
 	Site   string   // in place of the host, if the rule has a Site
 	Place  string   // where it goes there, if the rule ignores fingerprints: "POST /hooks/stripe?tenant=a"
-	Signer string   // who has signed it, by the name of the rule's Verify; "" for one without a name
-	Scope  string   // who has sent it, if the rule knows that by its scope
-	User   string   // who has sent it, if authentication has found that, and the rule sets no scope
+	Signer string   // its signer, by the name of the rule's Verify; "" if that has none
+	Scope  string   // its sender, if the rule has a scope
+	User   string   // its sender, if it is authenticated, and the rule sets no scope
 }
 
-// Key returns the key of the delivery, which is locked while that is served, and under which its response is remembered. All parts are
+// Key returns the key of the delivery, which is locked while the delivery is served, and under which its response is remembered. All parts are
 // hashed, each with its length, so that no two deliveries have the same key.
 func (d Delivery) Key() string {
 	keys := d.Keys
@@ -44,12 +44,12 @@ func (d Delivery) Key() string {
 	return "dedupe:" + hex.EncodeToString(sum[:])
 }
 
-// runningKey is the key of the delivery under a rule that remembers no responses. It is another one, so that a rule that does, inside of
-// one that doesn't, has a lock of its own to ask for the response.
+// runningKey is the key of the delivery under a rule that remembers no responses. It differs from Key, so that an inner rule that remembers them has
+// a lock of its own to ask for the response.
 func (d Delivery) runningKey() string { return "running:" + strings.TrimPrefix(d.Key(), "dedupe:") }
 
-// cleanPlace returns a place with its path in one spelling. All spellings by which a request may reach the same handler are one
-// place: who copies a delivery chooses among them.
+// cleanPlace returns a place with its path in one spelling. All spellings by which a request may reach the same handler are one place, because
+// anybody who copies a delivery can choose among them.
 func cleanPlace(place string) string {
 	if place == "" {
 		return ""
@@ -138,7 +138,7 @@ func parseExact(setting, text string, placeholder PlaceholderFunc, what, global 
 	return t, nil
 }
 
-// changing returns what is in a header Authorization that is not the same in each request of one client, or "".
+// changing returns the part of a header Authorization that changes between requests of one client, or "".
 func changing(authorization string) string {
 	scheme, rest, _ := strings.Cut(authorization, " ")
 	switch scheme = strings.ToLower(scheme); {

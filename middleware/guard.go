@@ -12,16 +12,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// errHiddenPath reports a path within which some upstream finds another one.
+// errHiddenPath reports a path in which some upstream finds another path.
 const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
-// hidesPath finds what some upstream takes off a path: a script, which serves what is behind it, and ASP.NET's sessions without cookies.
-// Symfony, CodeIgniter 3 and Yii 2 take a script's name off even if no slash is behind it: "/index.php42" is "/42" to them. A suffix
-// with which honest words begin, such as ".plist", needs that slash, unless the name is a front controller's.
+// hidesPath finds the parts of a path that some upstream takes off: a script, which serves the rest, and ASP.NET's sessions without cookies. Symfony,
+// CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A suffix with which honest words
+// begin, such as ".plist", needs that slash, unless the name is a front controller's.
 var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi).|\.(phar|pl|py|aspx?|cfm)/` +
 	`|^/+(index|app|main|default)\.((pl|py|cfm).|asp([^x]|x.))`)
 
-// frontControllers are those that Apache's MultiViews serve without their suffix. Others, such as "app" and "main", are honest words too often.
+// frontControllers are names that Apache's MultiViews serve without a suffix. Others, such as "app" and "main", are honest words too often.
 var frontControllers = []string{"index", "index_dev", "app_dev"}
 
 // hasFrontController reports whether something is behind a front controller, be it with the suffix of a language or type.
@@ -64,9 +64,9 @@ var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 // Laminas, the next that of Django behind Daphne, and of a snippet for Flask behind proxies.
 var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name"}, pathHeaders[:]...)
 
-// Guard refuses requests that a router or matcher may take for others than an upstream does, so that they would pass by its rules: see
-// CheckTarget. It looks at those that may change something, answers with 400 and the outcome unclear_target, and logs that as the rule
-// "guard". In front of handlers that lock others, too, call CheckTarget.
+// Guard refuses requests that a router or matcher may read differently from an upstream, so that they would bypass its rules: see CheckTarget. It
+// looks at requests that may change something, answers with 400 and the outcome unclear_target, and logs them as the rule "guard". In front of
+// handlers that lock other requests, too, call CheckTarget.
 func Guard(next http.Handler) http.Handler {
 	refusalOf := NewGuard(Rule{Logger: slog.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,9 +78,8 @@ func Guard(next http.Handler) http.Handler {
 	})
 }
 
-// NewGuard returns a function that returns the refusal of a request for which CheckTarget has an error, or nil. It logs and counts refusals
-// by the rule's Name, Logger and Observer. Only of a request with such an error, it asks whether that matters. It removes an offer of h2c
-// from any.
+// NewGuard returns a function that returns the refusal of a request for which CheckTarget has an error, or nil. It logs and counts refusals by the
+// rule's Name, Logger and Observer. It calls matters only for a request with such an error. It removes an offer of h2c from any request.
 func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool) *Refusal {
 	rule.Name = cmp.Or(rule.Name, "guard")
 	c := byDefault(rule)
@@ -104,14 +103,15 @@ func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Ref
 	return refusal
 }
 
-// MayChange reports whether some upstream may change something for a request: by its method, or by one that it asks for.
+// MayChange reports whether some upstream may change something for a request: by its method, or by a method that it asks for.
 func MayChange(r *http.Request) bool {
 	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
 }
 
-// CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments,
-// dots, ";", "\", what is escaped twice, something behind a script or "index", letters that fold to one of ASCII), whose path is in the query or a header to some, whose method isn't in upper case,
-// or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the request.
+// CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments, dots, ";", "\",
+// double escapes, something behind a script or "index", letters that fold to ASCII), whose path some servers find in the query or a header, whose
+// method isn't in upper case, or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the
+// request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err
@@ -155,7 +155,7 @@ func beginsWithPath(query string) bool {
 	return strings.ContainsAny(unescaped(name), slashes)
 }
 
-// Mentions reports whether a request that CheckTarget refuses may lead to a path with this word in it, in lower case.
+// Mentions reports whether a request that CheckTarget refuses may lead to a path with this lower-case word.
 func Mentions(r *http.Request, word string) bool {
 	all := r.RequestURI
 	for name, values := range r.Header {
@@ -178,7 +178,7 @@ func checkOverride(r *http.Request) error {
 // hasParameter reports whether some reader finds the parameter in a query.
 func hasParameter(query, wanted string) bool { return len(parameters(query, wanted)) > 0 }
 
-// parameters returns what some reader finds in a query for a parameter: PHP ends a name at a NUL or brackets, others a pair at a ";".
+// parameters returns the values that readers find for a parameter in a query: PHP ends a name at a NUL or brackets, others a pair at a ";".
 func parameters(query, wanted string) (values []string) {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		name, value, _ := strings.Cut(pair, "=")

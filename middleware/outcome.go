@@ -53,7 +53,7 @@ const (
 	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
 )
 
-// outcomes is what there is to say of each Outcome. docs/problems.md has a section for each.
+// outcomes describes each Outcome. docs/problems.md has a section for each.
 var outcomes = map[Outcome]struct {
 	title    string                 // of the response to a refused request; "" for one that is served
 	status   int                    // of that response, unless a setting of the rule or the error says otherwise
@@ -88,7 +88,7 @@ var outcomes = map[Outcome]struct {
 	OutcomeBodyBudget:      {"Too many bodies are being read", http.StatusServiceUnavailable, slog.LevelWarn, mayReadBody},
 }
 
-// isRule reports whether requests get keys or IDs, as those of a Guard do not.
+// isRule reports whether requests get keys or IDs, which a Guard's don't.
 func isRule(c *compiled) bool { return c.derive != nil || hasID(c) }
 
 func hasID(c *compiled) bool { return c.dedupe != nil }
@@ -113,7 +113,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
 }
 
-// reasonOf returns why a response is not remembered that the masters were asked to remember, or "".
+// reasonOf returns why the masters don't remember a response that they were asked to remember, or "".
 func reasonOf(err error) Reason {
 	switch {
 	case !errors.Is(err, redlock.ErrNotRemembered): // of the release alone
@@ -130,7 +130,7 @@ func reasonOf(err error) Reason {
 	return ReasonFailed
 }
 
-// endOf returns what has become of a lock whose handler has returned.
+// endOf returns the outcome of a lock whose handler has returned.
 func endOf(lock *redlock.Lock) Outcome {
 	if lock.Err() != nil {
 		return OutcomeLost
@@ -138,8 +138,8 @@ func endOf(lock *redlock.Lock) Outcome {
 	return OutcomeAcquired
 }
 
-// detailOf returns why a request has this outcome, in words that its client may see. They name a placeholder at most: never a
-// key, a value of the request or a master. An error of which that is not certain is not quoted.
+// detailOf returns why a request has this outcome, in words for its client. They name a placeholder at most: never a key, a value of the request or a
+// master. An error that may name one is not quoted.
 func detailOf(outcome Outcome, err error) string {
 	switch outcome {
 	case OutcomeAcquired, OutcomeReplayed, OutcomeDryRun:
@@ -277,8 +277,7 @@ type logged struct {
 	missed int // requests since then
 }
 
-// due reports whether a line about something, such as an outcome, may be logged now, and about how many requests none was since the last
-// one.
+// due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests had no line since the last one.
 func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // errUncleanPath reports a path that routers and upstreams read differently.
 const errUncleanPath = fold.Error("path has an empty, \".\", \"..\" or \"+\" segment, an escaped slash, or what is escaped twice")
 
-// errRewrites reports a path that the rules of a server may turn into another query than its segments say.
+// errRewrites reports a path that a server's rewrite rules may turn into a query with other values.
 const errRewrites = fold.Error("path has a \"&\", \"#\" or \"?\" in a segment of the key, or a \"&\" before a \"=\"")
 
 const (
@@ -25,7 +25,7 @@ const (
 	aWildcard   = -2 // no segment either, but some have the value of a key
 )
 
-// segment splits the path as the client sent it, and refuses what other readers split in another way.
+// segment splits the path as the client sent it, and refuses a path that other readers split differently.
 func segment(r *http.Request, n int) (value string, err error) {
 	if err := grammar.Target(r); err != nil {
 		return "", err
@@ -51,9 +51,9 @@ func segment(r *http.Request, n int) (value string, err error) {
 	return value + strings.Join(all, "/"), nil
 }
 
-// cleanSegment unescapes a segment, without the parameters behind a semicolon, which Java strips. Some readers, such as nginx,
-// unescape the whole path before they split it at slashes (others also at backslashes) and follow the dots: no segment may lead
-// back to a wanted one, and that one has no slashes.
+// cleanSegment unescapes a segment, without the parameters behind a semicolon, which Java strips. Some readers, such as nginx, unescape the whole
+// path before they split it at slashes (others also at backslashes) and follow the dots: so no segment may lead back to a wanted one, and a wanted
+// one has no slashes.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
 	if err != nil || wanted && (strings.ContainsAny(text, slashes) || hasEscape(text)) || hasDots(text) {
@@ -63,10 +63,10 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	return value, clean || !wanted && !strings.Contains(text, ";")
 }
 
-// mayRewrite reports whether a segment may be more than one value in the query that Apache's or nginx's rules make of a path: they undo the
-// escapes before they put it behind "id=". A segment beside that of the key can only bring a second id.
+// mayRewrite reports whether the rewrite rules of Apache or nginx may make more than one value of a segment, because they undo the escapes before
+// they put it behind "id=". A segment beside the key's can only bring a second id.
 func mayRewrite(escaped string, ofKey bool) bool {
-	if !strings.ContainsAny(escaped, "&%") { // as a path has no other signs that matter
+	if !strings.ContainsAny(escaped, "&%") { // other signs don't matter in a path
 		return false
 	}
 	text := unescaped(escaped)
@@ -82,8 +82,8 @@ func hasDots(text string) bool {
 	})
 }
 
-// withoutParameters returns a part of a path as Slim reads it, to which a plus sign is a space. It is not clean if some find nothing there,
-// and others something.
+// withoutParameters returns a part of a path as Slim reads it, which takes a plus sign for a space. It is not clean if only some readers find
+// something there.
 func withoutParameters(text string) (value string, clean bool) {
 	before, _, parameters := strings.Cut(text, ";")
 	value = strings.ReplaceAll(before, "+", " ")
@@ -100,7 +100,7 @@ func isSlash(r rune) bool { return strings.ContainsRune(slashes, r) }
 
 var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 
-// hasEscape reports whether a segment has an escape after its escapes were undone: Catalyst undoes it, too.
+// hasEscape reports whether a segment still has an escape after its escapes were undone, because Catalyst undoes that, too.
 func hasEscape(text string) bool { return strings.Contains(text, "%") && escape.MatchString(text) }
 
 func wholePath(r *http.Request) (string, error) {
@@ -111,7 +111,7 @@ func wholePath(r *http.Request) (string, error) {
 // errNoWildcard reports a middleware that doesn't know what a router has found.
 var errNoWildcard = fmt.Errorf("%w; no router has named it: put the middleware inside the router, around the handler", ErrMissingKey)
 
-// wildcard returns a part of the path that a router has found.
+// wildcard returns the part of the path that a router has found.
 func wildcard(r *http.Request, name string) (string, error) {
 	value := r.PathValue(name)
 	switch {

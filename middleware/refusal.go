@@ -38,8 +38,7 @@ func (e *Refusal) Error() string { return e.Err.Error() }
 // Unwrap returns the error of the key or of the lock.
 func (e *Refusal) Unwrap() error { return e.Err }
 
-// refusalReason is an error of a request itself, for which it is refused before its lock is asked for. It shows nothing of
-// the request.
+// refusalReason is an error of the request itself, which is refused before its lock is asked for. It shows nothing of the request.
 type refusalReason struct {
 	outcome Outcome
 	text    string
@@ -64,7 +63,7 @@ var errStopping = errors.New("the lock is held, and the server is about to stop"
 // errNoRoom reports a request whose response is remembered, and finds no room in memory.
 var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there is for them", redlock.ErrUnreadable)
 
-// noScopeError reports a request with an ID, of which nobody knows whose it is.
+// noScopeError reports a request with an ID whose sender isn't known.
 type noScopeError struct{ error }
 
 func (e *noScopeError) Unwrap() error { return e.error }
@@ -98,8 +97,8 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 	return refusal
 }
 
-// SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, by which a client can distinguish one 409
-// from another, and Cache-Control. It removes those that describe a body which the handler did not come to write.
+// SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, which distinguishes one 409 from another, and Cache-Control.
+// It removes headers for a body that the handler did not write.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
@@ -114,8 +113,8 @@ func (e *Refusal) SetHeaders(h http.Header) {
 	}
 }
 
-// RefusalOf returns the refusal of a request that did not get its lock, as a Rule without settings makes it of an error of package
-// redlock. ctx is that of the request. It is for handlers that call a Locker themselves.
+// RefusalOf returns the refusal of a request that did not get its lock, for an error of package redlock, as by a Rule without settings. ctx is the
+// request's. It is for handlers that call a Locker themselves.
 func RefusalOf(ctx context.Context, err error) *Refusal {
 	refusal := byDefault(Rule{}).refusalOfLock(ctx, err)
 	refusal.Turn.Detail = detailOf(refusal.Turn.Outcome, err)
@@ -131,7 +130,7 @@ func (e *Refusal) Write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(body) // the client may have left
 }
 
-// pace is how long the last requests of a rule held their locks, on whatever keys.
+// holdTimes says how long the last requests of a rule held their locks, on any keys.
 type pace struct {
 	holds [16]atomic.Int64 // in ns; 0 if there were fewer requests
 	count atomic.Uint32
@@ -141,7 +140,7 @@ func (p *pace) add(hold time.Duration) {
 	p.holds[p.count.Add(1)%uint32(len(p.holds))].Store(int64(hold))
 }
 
-// usual returns the median. Requests that there have not been yet count as 0, because a few are not typical of the others.
+// usual returns the median. Missing requests count as 0, because a few are not typical.
 func (p *pace) usual() time.Duration {
 	var holds [len(p.holds)]int64
 	for i := range holds {
@@ -151,8 +150,8 @@ func (p *pace) usual() time.Duration {
 	return time.Duration(holds[len(holds)/2])
 }
 
-// retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known. Of several slots
-// one becomes free so much sooner.
+// retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known. With several slots,
+// one becomes free that much sooner.
 func (p *pace) retryAfter(remaining time.Duration, slots int) time.Duration {
 	usual := p.usual() / time.Duration(slots)
 	if 0 < remaining && remaining < usual {

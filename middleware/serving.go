@@ -111,7 +111,7 @@ func (s *serving) serve() error {
 	return s.run()
 }
 
-// receive removes from the request what a client must not decide, and returns the body that it puts into it, or nil.
+// receive removes the headers that a client must not set, and returns the body that it puts into the request, or nil.
 func (s *serving) receive() *body {
 	if s.r.Header == nil { // a program has made the request
 		s.r.Header = make(http.Header)
@@ -232,7 +232,7 @@ func (s *serving) identifySite() (err error) {
 	return nil
 }
 
-// readFingerprint reads the body for what tells one request from another with the same ID.
+// readFingerprint reads the body for the fingerprint, which distinguishes requests with the same ID.
 func (s *serving) readFingerprint() error {
 	if s.rule.remembers == nil || !*s.rule.Fingerprint || s.delivery.ID == "" {
 		return nil
@@ -244,7 +244,7 @@ func (s *serving) readFingerprint() error {
 	return err
 }
 
-// notInDelivery returns the keys of the request, if they are none of its delivery.
+// notInDelivery returns the keys of the request that are no part of its delivery.
 func (s *serving) notInDelivery() []string {
 	if s.rule.comparesKeys() {
 		return s.turn.keys
@@ -252,8 +252,8 @@ func (s *serving) notInDelivery() []string {
 	return nil
 }
 
-// setClaimKey finds out which key the delivery has. If a rule around this one has claimed that for the same request, it knows repeats,
-// and remembers the response.
+// setClaimKey sets the key of the delivery. If a rule around this one has claimed that key for the same request, that rule knows repeats, and
+// remembers the response.
 func (s *serving) setClaimKey() {
 	if s.delivery.ID == "" {
 		return
@@ -271,7 +271,7 @@ func (s *serving) setClaimKey() {
 	}
 }
 
-// acquire takes the locks on the delivery and on the keys, or none. If the response to the delivery is remembered, it returns that.
+// acquire takes the locks on the delivery and on the keys, or none. It returns the delivery's remembered response, if there is one.
 func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 	if s.delivery.ID != "" {
 		if first, err = s.claim(len(keys) == 0); err != nil || first != nil {
@@ -298,9 +298,9 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 	return nil, nil
 }
 
-// claim takes the lock on the delivery, which all processes share: the request that doesn't get it comes second, and may wait for the
-// response to the first. It is held besides the lock on the keys, until unlockClaim is called. If the response to the delivery is
-// remembered, it returns that.
+// claim takes the lock on the delivery, which all processes share: a request that doesn't get it comes second, and may wait for the response to the
+// first. The request holds it besides the lock on the keys, until unlockClaim is called. claim returns the delivery's remembered response, if there
+// is one.
 func (s *serving) claim(alone bool) (*remember.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
 	if !alone { // it ends with the request, or with its lock
@@ -441,8 +441,8 @@ func (s *serving) run() error {
 	return refusal
 }
 
-// acceptIdentity has the handler answer without an encoding, and returns what undoes that: a repeat may accept others than the first
-// request.
+// acceptIdentity makes the handler answer without an encoding, and returns a function that undoes that: a repeat may accept other encodings than the
+// first request.
 func (s *serving) acceptIdentity() (undo func()) {
 	accepted, sent := s.r.Header["Accept-Encoding"]
 	s.r.Header = maps.Clone(s.r.Header)
@@ -470,8 +470,8 @@ func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
 	}
 }
 
-// handlerContext returns a context that ends with the lock, and with those of the rules around. Unless the handler shall run
-// to its end, it also ends when the client leaves.
+// handlerContext returns a context that ends with the lock, and with the locks of the rules around. Unless the handler shall run to its end, it also
+// ends when the client leaves.
 func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 	lock := s.own
 	if lock == nil { // a rule around this one has it
@@ -573,13 +573,13 @@ func (s *serving) releaseNow() {
 	}
 }
 
-// unlock releases a lock, and returns what tells the log if that went wrong.
+// unlock releases a lock, and returns a function that logs a failed release.
 func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 	err := lock.Unlock()
 	return func() { s.logRelease(lock, err) }
 }
 
-// logRelease tells the log if the release of a lock went wrong.
+// logRelease logs a failed release of a lock.
 func (s *serving) logRelease(lock *redlock.Lock, err error) {
 	switch lock.End() {
 	case redlock.EndUnconfirmed:
@@ -590,8 +590,8 @@ func (s *serving) logRelease(lock *redlock.Lock, err error) {
 	}
 }
 
-// unlockClaim releases the lock on the delivery, with the response that the masters are to remember, or nil. It returns what tells the
-// log and the Observer how that went.
+// unlockClaim releases the lock on the delivery, with the response for the masters to remember, or nil. It returns a function that tells the log and
+// the Observer the result.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
 	if result != nil { // the lock on the keys may be lost at this moment, and have taken that on the delivery with it
@@ -609,7 +609,7 @@ func (s *serving) unlockClaim(result []byte) (tell func()) {
 	return tell
 }
 
-// unlockWith releases the lock on the delivery, and has the masters remember its response. It returns what tells how that went.
+// unlockWith releases the lock on the delivery, and makes the masters remember its response. It returns a function that reports the result.
 func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.turn.claimed.UnlockWith(result, s.decision.Keep)
 	return func() {
@@ -696,7 +696,7 @@ func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock,
 	return lock, err
 }
 
-// readShown notes what the upstream is to see of the key.
+// readShown notes the values of the key for the upstream.
 func (s *serving) readShown() (err error) {
 	if s.rule.KeyHeader == "" {
 		return nil
@@ -739,7 +739,7 @@ func (s *serving) showOuterKey() {
 	}
 }
 
-// dryRun serves the request without a lock, and notes what would have become of it. err is why it was not admitted, or nil.
+// dryRun serves the request without a lock, and notes what its outcome would have been. err is why it was not admitted, or nil.
 func (s *serving) dryRun(err error) error {
 	outcome := OutcomeDryRun
 	what := "refused"
@@ -779,8 +779,8 @@ type dryRuns struct {
 	running map[string]int // number of requests
 }
 
-// begin returns what the locks would have answered a request: nil, ErrHeld or a duplicateError. The request counts as running
-// until done is called.
+// begin returns the answer that locks would have given a request: nil, ErrHeld or a duplicateError. The request counts as running until done is
+// called.
 func (d *dryRuns) begin(s *serving) (done func(), err error) {
 	all := s.turn.keys
 	if s.delivery.ID != "" {
@@ -848,7 +848,7 @@ func (s *serving) observeAcquired(waited time.Duration) {
 	}
 }
 
-// observeUnlocked is called at the end of every request. One that had a lock is done when that is released.
+// observeUnlocked is called at the end of every request. A request with a lock is done when that is released.
 func (s *serving) observeUnlocked() {
 	if s.acquired.IsZero() {
 		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)
@@ -880,7 +880,7 @@ func (s *serving) startSpan() trace.Span {
 	return span
 }
 
-// endSpan ends the span when the outcome is known. Only what the server is to blame for is an error.
+// endSpan ends the span when the outcome is known. Only outcomes for which the server is to blame are errors.
 func (s *serving) endSpan(span trace.Span) {
 	if span == nil {
 		return
@@ -931,7 +931,7 @@ const (
 	maxShownID   = 64
 )
 
-// shownRequest returns what operators are told of the request. Its query, its other headers and its body may have secrets.
+// shownRequest describes the request for operators, without its query, other headers and body, which may have secrets.
 func (s *serving) shownRequest() *redlock.Request {
 	r := s.r
 	q := &redlock.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID), Delivery: s.turn.claimKey}

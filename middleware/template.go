@@ -66,7 +66,7 @@ type part struct {
 	sources [][]source // its alternatives, each of one or more sources that are taken together
 }
 
-// source is where a value may come from.
+// source is a possible place of a value.
 type source struct {
 	value KeyFunc // nil for a field of the body
 	field int     // index of that field
@@ -262,8 +262,8 @@ func (t *Template) addLiteral(text, next string) error {
 	return nil
 }
 
-// exactKey returns what reads the value of a template that parseExact has read. That of a single placeholder is its value; in a longer
-// one the values are escaped, as in keys.
+// exactKey returns a function that reads the value of a template from parseExact. A single placeholder's value stays as it is; in a longer template
+// the values are escaped, as in keys.
 func (t *Template) exactKey() KeyFunc {
 	if !t.isValue() {
 		return t.Key
@@ -277,8 +277,7 @@ func (t *Template) exactKey() KeyFunc {
 	}
 }
 
-// setExact has the template take values as they are: for what must not be taken for something else, rather than be found in
-// every spelling.
+// setExact makes the template take values as they are: for values that must not be confused with others, rather than be found in every spelling.
 func (t *Template) setExact() {
 	for _, p := range t.parts {
 		for _, together := range p.sources {
@@ -308,8 +307,7 @@ func (t *Template) Global() bool {
 // ErrMissingKey reports that a request lacks a part of its key, or that this part is empty.
 var ErrMissingKey = fields.ErrMissing
 
-// ErrAmbiguousKey reports that a request gives a part of its key more than once: the lock could be on one value while the
-// handler reads another.
+// ErrAmbiguousKey reports that a request gives a part of its key more than once: the lock could be on one value while the handler reads another.
 var ErrAmbiguousKey = fields.ErrAmbiguous
 
 // KeyError names the part of the key for which a request has no certain value. It shows no value of the request.
@@ -326,7 +324,7 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // ReadsBody reports whether a key of the template may have a field of the body.
 func (t *Template) ReadsBody() bool { return t.readsBody }
 
-// in returns what the body of a request has for the template.
+// in returns the body fields of a request for the template.
 func (t *Template) in(r *http.Request) *bodyFields {
 	if t.readsBody {
 		if b, ok := r.Body.(*body); ok && b.parsed != nil && b.parsed.of == t.set {
@@ -445,8 +443,8 @@ func parameter(name string) (KeyFunc, error) {
 	}, err
 }
 
-// besideQuery returns what a reader that merges the query with the body finds there, if some reader takes the body for a form. Rack does
-// so if a POST has no Content-Type, or an empty one.
+// besideQuery returns the values for a reader that merges the query with the body, if some reader takes the body for a form. Rack does so if a POST
+// has no Content-Type, or an empty one.
 func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return new(fields.Found), nil
@@ -468,7 +466,7 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 	return &fields.Collect(body, wanted)[0], err
 }
 
-// requestedHost returns the host. The header Forwarded must not name another one: Rack prefers that.
+// requestedHost returns the host. The header Forwarded must not name a different host, because Rack prefers that.
 func requestedHost(r *http.Request) (string, error) {
 	host := hostname(r.Host)
 	for _, line := range r.Header["Forwarded"] {
@@ -483,7 +481,7 @@ func requestedHost(r *http.Request) (string, error) {
 
 var forwardedHost = regexp.MustCompile(`(?i)host\s*=[\s"]*([^\s",;]*)`)
 
-// encodedWord finds a text of RFC 2047, which CherryPy undoes.
+// encodedWord finds a text of RFC 2047, which CherryPy decodes.
 var encodedWord = regexp.MustCompile(`=\?[^?]*\?[bBqQ]\?.*\?=`)
 
 const errEncodedWord = fold.Error("header has an encoded word of RFC 2047")
@@ -496,8 +494,8 @@ func hostname(hostport string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// oneHeader returns the value of a header. A name that some server takes for the same, such as X_Order for X-Order, counts as
-// a second value, even among the trailers: some servers merge those into the headers.
+// oneHeader returns the value of a header. A name that some server takes for the same, such as X_Order for X-Order, counts as a second value, even
+// among the trailers, because some servers merge trailers into the headers.
 func oneHeader(r *http.Request, name string) (string, error) {
 	if hasOtherHeader(r, name) {
 		return "", ErrAmbiguousKey
@@ -514,8 +512,8 @@ func hasOtherHeader(r *http.Request, name string) bool {
 	return hasHeader(r.Trailer, []string{name})
 }
 
-// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find
-// the beginning of a cookie wherever its name stands before an equals sign: it must do so nowhere else. own is the name as they read it.
+// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find a cookie wherever
+// its name stands before an equals sign, so the name may stand nowhere else. own is the name as such readers see it.
 func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
 	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
 		return "", err
@@ -543,7 +541,7 @@ func cookie(r *http.Request, name string, own fields.Name) (value string, err er
 	return value, err
 }
 
-// isCookie reports whether some reader takes the name of a cookie for the one that is wanted.
+// isCookie reports whether some reader takes the name of a cookie for the wanted one.
 func isCookie(given string, own fields.Name) (bool, error) {
 	if strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return false, errBadCookie
@@ -556,8 +554,7 @@ func isCookie(given string, own fields.Name) (bool, error) {
 	return false, nil
 }
 
-// isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or whatever it takes for the end of
-// that.
+// isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or any other character that it takes for an end.
 func isWithin(pair string, own fields.Name) bool {
 	for rest, found := pair, true; found; {
 		var before string
@@ -739,7 +736,7 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 	return slices.Compact(all), nil
 }
 
-// valuesOf returns the folded values of one source. With an error they are those beside what has none, as far as fields.Some has it.
+// valuesOf returns the folded values of one source. Beside an error it returns the values of the elements that have some, if fields.Some allows that.
 func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []string, err error) {
 	if s.value == nil {
 		values, err = from.values(*s)
@@ -767,8 +764,8 @@ func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []st
 	return folded, fields.ErrPartly
 }
 
-// fold folds values in place unless they are to be exact, and leaves out those of which nothing is left. It returns an error if one is not
-// what the placeholder expects.
+// fold folds values in place unless they are to be exact, and leaves out values that become empty. It returns an error if a value isn't of the
+// placeholder's kind.
 func (s *source) fold(values []string) (folded []string, err error) {
 	folded = values[:0]
 	for _, value := range values {
@@ -813,8 +810,8 @@ const (
 // errTooManyKeys reports a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
-// keysFunc derives the lock keys of a request, which holds all of them together, and of several templates says which has made each. The
-// caller may change the slices. Its errors are those of a KeyFunc.
+// keysFunc derives the lock keys of a request, which holds all of them together; from has the index of each key's template. The caller may change the
+// slices. Its errors are those of a KeyFunc.
 type keysFunc func(*http.Request) (keys []string, from []int, err error)
 
 // Keys makes a KeyFunc usable as a keysFunc.

@@ -56,7 +56,7 @@ func (t Turn) Fence() (token uint64, ok bool) {
 	return t.Lock.Fence(), true
 }
 
-// holder returns the turn around this one that holds a key beside at most so many requests, or nil.
+// holder returns the turn around this one that holds a key beside at most this many requests, or nil.
 func (t *Turn) holder(key string, most int) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) && outer.mostOf(key) <= most {
@@ -76,8 +76,7 @@ func (t *Turn) claimer() *Turn {
 	return nil
 }
 
-// keysToLock returns the keys that no rule around this one holds for the request. The lock on the others stands for all until
-// these are locked too.
+// keysToLock returns the keys that no rule around this one holds for the request. The lock on the others stands for all until these are locked too.
 func (t *Turn) keysToLock() (keys []string, err error) {
 	if t.outer == nil {
 		return t.keys, nil
@@ -108,15 +107,14 @@ func (t *Turn) setOuterFence(r *http.Request, header string) {
 	}
 }
 
-// note is where a middleware around this one finds the turn of its request.
+// note is the place where a middleware around this one finds the turn of its request.
 type note struct{ turn atomic.Pointer[Turn] } // a handler may outlive its request, as behind http.TimeoutHandler
 
 type noteKey struct{}
 
-// NoteTurn is for a middleware around this one, such as one that writes an access log. For a request with the returned context
-// the function returns the turn once the request has been served or refused. If several rules are nested, it is that of the
-// innermost one that the request has reached, or of one around it that has lost its lock. It reports false for a request that
-// has reached none.
+// NoteTurn is for a middleware around this one, such as an access log. For a request with the returned context, the function returns the turn once
+// the request has been served or refused. With nested rules, it is the turn of the innermost rule that the request has reached, or of a rule around
+// it that has lost its lock. It reports false for a request that has reached no rule.
 //
 //	ctx, turn := middleware.NoteTurn(r.Context())
 //	next.ServeHTTP(w, r.WithContext(ctx))
@@ -134,15 +132,15 @@ func NoteTurn(ctx context.Context) (context.Context, func() (Turn, bool)) {
 	}
 }
 
-// set notes a turn that has ended, unless that of a rule inside is noted, which says more.
+// set notes a turn that has ended, unless an inner rule's turn is noted, which says more.
 func (n *note) set(turn *Turn) {
 	if turn.Outcome != "" && (n.turn.Load() == nil || turn.Now().Outcome == OutcomeLost) {
 		n.turn.Store(turn)
 	}
 }
 
-// Now returns the turn with what has become of its lock since the handler was called: OutcomeLost in place of OutcomeAcquired
-// if the lock was lost, also if its release has found that, with the reason in Detail.
+// Now returns the turn with the present state of its lock: OutcomeLost in place of OutcomeAcquired if the lock was lost, even if only its release has
+// found that, with the reason in Detail.
 func (t Turn) Now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
 		if end := t.Lock.End(); end.Lost() || end == redlock.EndClosed {
@@ -152,8 +150,8 @@ func (t Turn) Now() Turn {
 	return t
 }
 
-// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail, as it is
-// Now. Its key is left out, as it may be personal data: log Turn.Key yourself if you want it.
+// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail, as of Now. It leaves out
+// the key, which may be personal data: log Turn.Key yourself if you want it.
 func (t Turn) LogValue() slog.Value {
 	t = t.Now()
 	attrs := []slog.Attr{slog.String("rule", t.Rule), slog.String("outcome", string(t.Outcome)), slog.Float64("waited", t.Waited.Seconds())}
@@ -169,12 +167,10 @@ func (t Turn) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// uncontended is how long it takes to get a lock that is free: only a request that hasn't got its lock by then is treated as
-// one that waits.
+// uncontended is how long it takes to get a free lock: a request waits only if it hasn't got its lock by then.
 const uncontended = 10 * time.Millisecond
 
-// SlotHeader is the request header in which the upstream finds the slot of a rule with Concurrency. Every rule removes what a client
-// sends under that name.
+// SlotHeader is the request header with the slot, for the upstream of a rule with Concurrency. Every rule removes such a header from a client.
 const SlotHeader = "Redlock-Slot"
 
 // errNarrower reports a request that would wait for its own lock.
@@ -217,8 +213,7 @@ func (t *Turn) showing(header string) *Turn {
 	return nil
 }
 
-// identity is by what the lines of the log about one turn can be joined: the fencing token, and the hashes of what it locks, that of
-// a delivery last.
+// identity joins the log lines about one turn: the fencing token, and the hashes of the locked keys, the delivery's last.
 func (t *Turn) identity() (attrs []slog.Attr) {
 	var hashes []string
 	for _, key := range t.keys {
