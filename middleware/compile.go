@@ -36,7 +36,7 @@ type compiled struct {
 
 	remembers *remember.Policy     // nil if no responses are remembered
 	options   []redlock.LockOption // of the locks on keys
-	pace      pace
+	holdTimes holdTimes
 	logPauses logPauses
 	dryRuns   dryRuns
 }

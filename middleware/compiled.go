@@ -211,7 +211,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.Is(err, errStopping):
 		return refuse(OutcomeStopping, spread(0))
 	case errors.As(err, &duplicate):
-		return refuse(OutcomeDuplicate, c.pace.retryAfter(duplicate.held.RetryAfter, 1))
+		return refuse(OutcomeDuplicate, c.holdTimes.retryAfter(duplicate.held.RetryAfter, 1))
 	case errors.Is(err, remember.ErrMismatch):
 		return refuse(OutcomeMismatch, 0)
 	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
@@ -219,7 +219,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tried again would get this again
 		return refuse(OutcomeFailed, 0)
 	case errors.As(err, &held):
-		refusal := refuse(OutcomeHeld, c.pace.retryAfter(held.RetryAfter, max(held.Slots, 1)))
+		refusal := refuse(OutcomeHeld, c.holdTimes.retryAfter(held.RetryAfter, max(held.Slots, 1)))
 		refusal.Status = c.HeldStatus
 		return refusal
 	case errors.As(err, &quorum):

@@ -131,20 +131,20 @@ func (e *Refusal) Write(w http.ResponseWriter) {
 }
 
 // holdTimes says how long the last requests of a rule held their locks, on any keys.
-type pace struct {
+type holdTimes struct {
 	holds [16]atomic.Int64 // in ns; 0 if there were fewer requests
 	count atomic.Uint32
 }
 
-func (p *pace) add(hold time.Duration) {
-	p.holds[p.count.Add(1)%uint32(len(p.holds))].Store(int64(hold))
+func (h *holdTimes) add(hold time.Duration) {
+	h.holds[h.count.Add(1)%uint32(len(h.holds))].Store(int64(hold))
 }
 
 // usual returns the median. Missing requests count as 0, because a few are not typical.
-func (p *pace) usual() time.Duration {
-	var holds [len(p.holds)]int64
+func (h *holdTimes) usual() time.Duration {
+	var holds [len(h.holds)]int64
 	for i := range holds {
-		holds[i] = p.holds[i].Load()
+		holds[i] = h.holds[i].Load()
 	}
 	slices.Sort(holds[:])
 	return time.Duration(holds[len(holds)/2])
@@ -152,8 +152,8 @@ func (p *pace) usual() time.Duration {
 
 // retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known. With several slots,
 // one becomes free that much sooner.
-func (p *pace) retryAfter(remaining time.Duration, slots int) time.Duration {
-	usual := p.usual() / time.Duration(slots)
+func (h *holdTimes) retryAfter(remaining time.Duration, slots int) time.Duration {
+	usual := h.usual() / time.Duration(slots)
 	if 0 < remaining && remaining < usual {
 		return spread(remaining)
 	}

@@ -410,7 +410,7 @@ func (s *serving) run() error {
 		s.noteSlowClient(written)
 	}()
 	defer func() { s.release(brokenOff) }()
-	defer func() { s.rule.pace.add(time.Since(s.acquired)) }()
+	defer func() { s.rule.holdTimes.add(time.Since(s.acquired)) }()
 	s.acquired = time.Now()
 	got := s.own.Acquisition()
 	s.observeAcquired(got.Waited)

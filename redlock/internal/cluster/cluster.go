@@ -40,15 +40,15 @@ type Cluster struct {
 	closing bool
 	byAddr  map[string]*node
 	owners  map[*link.Stream]bool // the streams with slots at the last lookup
-	slots   *[redis.Slots]slot
+	slots   *[redis.Slots]hashSlot
 	epoch   int64     // of the topology
 	applied time.Time // when a node last confirmed it
 }
 
 // hashSlot is the place of the keys of one hash slot.
-type slot struct {
-	node  *link.Stream // nil before the first lookup; the front if no node has it
-	guard time.Time    // no lock on its keys before this time
+type hashSlot struct {
+	node       *link.Stream // nil before the first lookup; the front if no node has it
+	grantsFrom time.Time    // no lock on its keys before this time
 }
 
 // node is a node of the cluster.
@@ -83,7 +83,7 @@ func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 		failed: make(chan error, 1),
 		ended:  make(chan struct{}),
 		byAddr: make(map[string]*node),
-		slots:  new([redis.Slots]slot),
+		slots:  new([redis.Slots]hashSlot),
 	}
 	c.nodes.Store(&[]*node{})
 	m.route = c
@@ -106,9 +106,9 @@ func (c *Cluster) At(key string) *link.Stream {
 	return c.slotOf(key).to(c)
 }
 
-func (c *Cluster) slotOf(key string) *slot { return &c.slots[redis.HashSlot(key)] }
+func (c *Cluster) slotOf(key string) *hashSlot { return &c.slots[redis.HashSlot(key)] }
 
-func (s *slot) to(c *Cluster) *link.Stream {
+func (s *hashSlot) to(c *Cluster) *link.Stream {
 	if s.node == nil {
 		return c.Stream
 	}
@@ -140,12 +140,12 @@ func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
 	defer c.mu.Unlock()
 	at := c.slotOf(cmd.Key)
 	to = at.to(c)
-	if at.guard.IsZero() || !time.Now().Before(at.guard) {
+	if at.grantsFrom.IsZero() || !time.Now().Before(at.grantsFrom) {
 		return to, nil
 	}
 	switch cmd.Op {
 	case protocol.OpAcquire:
-		return to, &admission.GuardError{Until: at.guard, Why: errPromoted}
+		return to, &admission.GuardError{Until: at.grantsFrom, Why: errPromoted}
 	case protocol.OpExtend:
 		cmd.NoRefill()
 	}
@@ -235,12 +235,12 @@ func (c *Cluster) listNodes() {
 
 // assign gives a slot to a node. If moved is set, the slot was resharded from one master to another, and its keys have moved with it. Otherwise the
 // new node has them at best as a former replica, and grants nothing until all locks of the old node have ended. Callers hold mu.
-func (c *Cluster) assign(at *slot, to *link.Stream, moved bool) {
+func (c *Cluster) assign(at *hashSlot, to *link.Stream, moved bool) {
 	if at.node == to {
 		return
 	}
 	if at.node != nil && !moved {
-		at.guard = time.Now().Add(c.seat.Covers() + admission.Drift(c.MaxTTL))
+		at.grantsFrom = time.Now().Add(c.seat.Covers() + admission.Drift(c.MaxTTL))
 	}
 	at.node = to
 }
@@ -453,17 +453,17 @@ func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 
 // askSome asks these nodes at once, and returns the first reply that comes within the patience.
 func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Duration) (redis.Topology, error) {
-	type told struct {
+	type answer struct {
 		redis.Topology
 		err error
 	}
-	replies := make(chan told, len(addrs))
+	replies := make(chan answer, len(addrs))
 	for _, addr := range addrs {
 		c.running.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
 			t, err := c.master.Ask(ctx, addr)
-			replies <- told{t, err}
+			replies <- answer{t, err}
 		})
 	}
 	var err error

@@ -667,7 +667,7 @@ func (s *state) key() string {
 		for k := range p.masters {
 			m := &p.masters[k]
 			at := bits(p.mask)[k]
-			fmt.Fprint(&b, ";", m.run, m.up, age(m.told), m.gone, p.own.Masters[k], m.bornRun, m.born == s.masters[at].memory.Born, min(p.doubts[at], 1), max(0, p.meets[at].Sub(s.now))/Grace)
+			fmt.Fprint(&b, ";", m.run, m.up, age(m.answered), m.gone, p.own.Masters[k], m.bornRun, m.born == s.masters[at].memory.Born, min(p.doubts[at], 1), max(0, p.meets[at].Sub(s.now))/Grace)
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]

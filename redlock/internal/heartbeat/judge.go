@@ -47,11 +47,11 @@ type Judge struct {
 
 // master is what is known of a master.
 type master struct {
-	run     string    // of the last server; empty if none was reached, or it doesn't tell
-	started time.Time // when that server was started, or up to a second later; zero if it doesn't tell
-	up      bool      // it has answered the last beat, or was reached after it
-	gone    bool      // nothing listens there
-	told    time.Time // when the last answered beat was sent that told the present state; zero if none did
+	run      string    // of the last server; empty if none was reached, or it doesn't tell
+	started  time.Time // when that server was started, or up to a second later; zero if it doesn't tell
+	up       bool      // it has answered the last beat, or was reached after it
+	gone     bool      // nothing listens there
+	answered time.Time // when the last answered beat was sent that told the present state; zero if none did
 
 	time, born int64     // its clock, and since when it remembers, in the last reply
 	bornRun    string    // the server of that reply
@@ -110,12 +110,12 @@ func (j *Judge) Until() time.Time {
 
 // remembered returns until when a quorum certainly remembers that the process locks, or is about to.
 func (j *Judge) remembered() time.Time {
-	told := make([]time.Time, len(j.masters))
+	answered := make([]time.Time, len(j.masters))
 	for i := range j.masters {
-		told[i] = j.masters[i].told
+		answered[i] = j.masters[i].answered
 	}
-	slices.SortFunc(told, time.Time.Compare)
-	at := told[len(told)-j.own.quorum()]
+	slices.SortFunc(answered, time.Time.Compare)
+	at := answered[len(answered)-j.own.quorum()]
 	if at.IsZero() {
 		return at
 	}
@@ -146,7 +146,7 @@ func (j *Judge) Look(now time.Time) {
 	case elder != nil:
 		j.stop(now)
 	case j.since > begins && !before(now, j.remembered()): // who was suspended, or cut off from a quorum, begins again
-		j.turn(waits)
+		j.become(waits)
 	case j.since == begins:
 		j.decide(now, rival)
 	}
@@ -196,32 +196,32 @@ func (j *Judge) up() (n int) {
 // begin makes the process about to lock.
 func (j *Judge) begin(now time.Time) {
 	j.began = now
-	j.turn(begins)
+	j.become(begins)
 }
 
 // stop makes the process lock no more, or not yet, because of another one. It tries again after a random pause, so that two processes that have begun
 // at once don't hold each other up for ever.
 func (j *Judge) stop(now time.Time) {
 	j.next = now.Add(j.pause())
-	j.turn(waits)
+	j.become(waits)
 }
 
 // become takes another state, which no master knows yet.
-func (j *Judge) turn(since int64) {
+func (j *Judge) become(since int64) {
 	j.since, j.again, j.entered = since, true, j.number
 	for i := range j.masters {
-		j.masters[i].told, j.masters[i].gone = time.Time{}, false
+		j.masters[i].answered, j.masters[i].gone = time.Time{}, false
 	}
 }
 
 // reach notes that a master is reached.
 func (j *Judge) reach(now time.Time, i int) {
-	m, told := &j.masters[i], &j.own.Masters[i]
+	m, own := &j.masters[i], &j.own.Masters[i]
 	run := cmp.Or(m.run, unknown)
-	if m.up = true; told.Run == run {
+	if m.up = true; own.Run == run {
 		return
 	}
-	told.Run, j.again = run, true
+	own.Run, j.again = run, true
 	if j.since == begins { // the masters know less than this
 		j.begin(now)
 	}
@@ -234,15 +234,15 @@ func (j *Judge) lose(i int) {
 
 // decide makes a process lock that is about to, if nobody is in the way.
 func (j *Judge) decide(now time.Time, rival *Process) {
-	complete, told := true, 0
+	complete, answered := true, 0
 	var times []int64
 	for i := range j.masters {
 		m := &j.masters[i]
-		complete = complete && (!m.told.IsZero() || m.gone || now.Sub(j.began) >= Grace)
-		if m.told.IsZero() {
+		complete = complete && (!m.answered.IsZero() || m.gone || now.Sub(j.began) >= Grace)
+		if m.answered.IsZero() {
 			continue
 		}
-		if told++; m.time > 0 {
+		if answered++; m.time > 0 {
 			times = append(times, m.time)
 		}
 	}
@@ -252,13 +252,13 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	case !before(now, j.began.Add(Every)): // the first replies are too old
 		j.begin(now)
 	case !complete:
-	case told < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
+	case answered < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
 		for i := range j.masters {
-			if j.masters[i].told.IsZero() {
+			if j.masters[i].answered.IsZero() {
 				j.lose(i)
 			}
 		}
-		j.turn(waits)
+		j.become(waits)
 	default: // since the time on most masters' clocks
 		if len(times) == 0 { // no master has told its time
 			times = append(times, now.UnixMicro())
@@ -313,13 +313,13 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 // Answered takes a master's reply to a beat. It reports whether the server has lost its data since its last reply.
 func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time, reply protocol.Reply) (lost bool) {
 	m := &j.masters[i]
-	told := reply.Answer.(*protocol.Beats)
-	lost = m.born != 0 && told.Born != m.born && m.bornRun == m.run && reply.Time-m.time < protocol.BeatMemory.Microseconds()/2
+	beats := reply.Answer.(*protocol.Beats)
+	lost = m.born != 0 && beats.Born != m.born && m.bornRun == m.run && reply.Time-m.time < protocol.BeatMemory.Microseconds()/2
 	if lost {
 		j.keepRivals(now)
 	}
-	m.born, m.time, m.bornRun, m.sent = told.Born, reply.Time, m.run, sent
-	for line := range strings.Lines(told.Lines) {
+	m.born, m.time, m.bornRun, m.sent = beats.Born, reply.Time, m.run, sent
+	for line := range strings.Lines(beats.Lines) {
 		if p, ok := parse(strings.TrimSuffix(line, "\n"), now, j.known); ok {
 			j.hear(now, p)
 		}
@@ -356,7 +356,7 @@ func (j *Judge) keepRivals(now time.Time) {
 func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.reach(now, i)
 	if j.since != waits && b.Number > j.entered {
-		j.masters[i].told = sent
+		j.masters[i].answered = sent
 	}
 	if b.Since != j.since || b.Kind != j.kind() {
 		j.again = true

@@ -91,7 +91,7 @@ var mutants = []struct {
 	}, look: func(j *Judge, now time.Time) {
 		for i := range j.masters {
 			if j.since == begins && j.masters[i].up {
-				j.masters[i].told = now
+				j.masters[i].answered = now
 			}
 		}
 		j.Look(now)
@@ -112,8 +112,8 @@ var mutants = []struct {
 	}}},
 	{"a beat is no lease", "both start, one is suspended", mutant{look: func(j *Judge, now time.Time) {
 		for i := range j.masters {
-			if m := &j.masters[i]; !m.told.IsZero() {
-				m.told = now.Add(100 * Every)
+			if m := &j.masters[i]; !m.answered.IsZero() {
+				m.answered = now.Add(100 * Every)
 			}
 		}
 	}}},

@@ -68,16 +68,16 @@ func (a *About) quorum() int { return quorum.Of(len(a.Masters)) }
 // runsOf returns the servers that can vote for another process. If a server of the same name has started since the process told about it, its present
 // run counts, because the former run has no vote any more.
 func (j *Judge) runsOf(p *Process) (runs []string) {
-	for _, told := range p.Masters {
-		if told.Run == "" {
+	for _, server := range p.Masters {
+		if server.Run == "" {
 			continue
 		}
 		for i, m := range j.masters {
-			if told.Name == j.own.Masters[i].Name && m.up && p.Told.Before(m.started) {
-				told.Run = cmp.Or(m.run, unknown)
+			if server.Name == j.own.Masters[i].Name && m.up && p.Told.Before(m.started) {
+				server.Run = cmp.Or(m.run, unknown)
 			}
 		}
-		runs = append(runs, told.Run)
+		runs = append(runs, server.Run)
 	}
 	return runs
 }

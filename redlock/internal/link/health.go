@@ -168,12 +168,12 @@ func (s State) Available() bool { return s.Err == nil && s.Connected }
 // doubles that time, so a master that comes and goes is reported twice a minute at most. Nothing but reports follows from it. The stream's mu guards
 // it.
 type health struct {
-	reported  error // the last reported failure; nil while the master is usable
-	illSince  time.Time
-	wellSince time.Time                    // since when it has done all that it was asked, while it counts as ill
-	probation time.Duration                // how long it must have been well
-	recovered time.Time                    // when its last recovery was reported
-	told      struct{ slow, refuses bool } // reported during this illness
+	reported   error // the last reported failure; nil while the master is usable
+	illSince   time.Time
+	wellSince  time.Time                    // since when it has done all that it was asked, while it counts as ill
+	probation  time.Duration                // how long it must have been well
+	recovered  time.Time                    // when its last recovery was reported
+	reportedAs struct{ slow, refuses bool } // reported during this illness
 }
 
 const (
@@ -203,15 +203,15 @@ func (h *health) learn(err error, now time.Time) (tell bool) {
 		if h.recovered.IsZero() || now.Sub(h.recovered) > time.Minute {
 			h.probation = 0
 		}
-		h.illSince, h.told.slow, h.told.refuses = now, false, false
+		h.illSince, h.reportedAs.slow, h.reportedAs.refuses = now, false, false
 	}
 	is := func(mark error) bool { return errors.Is(err, mark) && !errors.Is(former, mark) }
 	slow, refuses := is(ErrSlow), errors.Is(former, ErrSlow) && is(protocol.ErrUnusable)
-	tell = former == nil || is(admission.ErrRestarted) || slow && !h.told.slow || refuses && !h.told.refuses
+	tell = former == nil || is(admission.ErrRestarted) || slow && !h.reportedAs.slow || refuses && !h.reportedAs.refuses
 	if tell || slow || refuses {
 		h.reported = err
 	}
-	h.told.slow, h.told.refuses = h.told.slow || slow, h.told.refuses || refuses
+	h.reportedAs.slow, h.reportedAs.refuses = h.reportedAs.slow || slow, h.reportedAs.refuses || refuses
 	return tell
 }
 
