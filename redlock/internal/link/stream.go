@@ -173,7 +173,7 @@ func Signal(c chan struct{}) {
 // String returns the name of the master.
 func (s *Stream) String() string { return s.master.String() }
 
-// timeout returns how long the master may take to answer now.
+// Timeout returns how long the master may take to answer now.
 func (s *Stream) Timeout() time.Duration { return s.latency.timeout() }
 
 // MaxTimeout returns how long it may take at most.

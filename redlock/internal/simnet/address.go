@@ -53,7 +53,7 @@ func (a *Address) lead(s *Server) {
 	}
 }
 
-// Tunnel has the connections made from now on be such that may block who sends, as those of a dialer of the user's.
+// Tunnel makes new connections able to block their sender, as a user's dialer may.
 func (a *Address) Tunnel() { a.tunnel.Store(true) }
 
 // Set changes the weather.
@@ -84,14 +84,14 @@ type Fate struct {
 	Answered   int
 }
 
-// SetTraffic has somebody decide of what is sent from now on.
+// SetTraffic lets t decide about everything that is sent from now on.
 func (a *Address) SetTraffic(t Traffic) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.traffic = t
 }
 
-// fate is that of a batch that is sent now.
+// fate returns the fate of a batch that is sent now.
 func (a *Address) fate(cmds []Command) (f Fate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,7 +101,7 @@ func (a *Address) fate(cmds []Command) (f Fate) {
 	return f
 }
 
-// open lets everything through that is kept back.
+// open delivers everything that is kept back.
 func (a *Address) open() {
 	a.Set(Weather{})
 	a.mu.Lock()
@@ -111,7 +111,7 @@ func (a *Address) open() {
 	}
 }
 
-// Garble has the replies from now on be none that Redis gives, or ends that. The greeting is right.
+// Garble makes all replies malformed from now on, except the greeting; or it ends that.
 func (a *Address) Garble(garbled bool) { a.garbled.Store(garbled) }
 
 // Deny makes who comes over the address a user without channels, as a new one of Redis is: it can neither subscribe nor publish. Or it ends

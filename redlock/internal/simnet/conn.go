@@ -107,7 +107,7 @@ func (c *conn) serve() {
 	}
 }
 
-// meet has a batch meet its fate, and reports whether the server has executed it.
+// meet decides the fate of a batch, and reports whether the server has executed it.
 func (c *conn) meet(b *batch) bool {
 	switch f := b.fate; {
 	case f.Lost:
@@ -149,7 +149,7 @@ func (c *conn) Wait() error {
 	return nil
 }
 
-// Await is Wait by who has sent the batch.
+// Await is Wait by the sender of the batch.
 func (c *conn) Await() bool {
 	if c.awaits.Swap(true) {
 		panic("two wait on one connection at once")
@@ -215,7 +215,7 @@ type heard struct {
 	message *protocol.WakeUp
 }
 
-// hear has a message be under way to the client. The server calls it.
+// hear sends a message to the client. The server calls it.
 func (c *conn) hear(w protocol.WakeUp) { c.tell(heard{c.address.arrival(true), &w}) }
 
 func (c *conn) tell(h heard) {
