@@ -37,8 +37,9 @@ var clockMutants = []mutant{
 	{
 		name: "the guard trusts the server's uptime", breaks: exclusion,
 		shape: clocksSetAfterStart,
-		greet: func(l *route, _ *protocol.Server) {
+		greet: func(l *route, s *protocol.Server) {
 			l.seat.Load().ForgetRun() // as if each start were the first that is seen
+			s.Past = protocol.Past{}  // its memory would show that it has started since
 		},
 	},
 	{

@@ -130,6 +130,7 @@ func (h *holder) asked() time.Duration { return h.granted - h.Acquisition().Wait
 // judgeTurn looks whether a lock was granted within so long after that was possible.
 func (h *holder) judgeTurn(from, most time.Duration) {
 	w := h.process.world
+	from = max(from, time.Duration(w.repeated.Load()))
 	if late := h.granted - from; late > most {
 		w.violated(moving, "process %d has %s %v after it was free, want within %v (%s)", h.process.index, h.key, late, most, w.trouble)
 	}

@@ -135,6 +135,8 @@ func (w *world) unlock(h *holder) {
 		for _, other := range h.others {
 			w.believes(other, now)
 		}
+	} else {
+		w.repeated.Store(int64(w.now() + link.OwedGap))
 	}
 	if h.Context().Err() == nil {
 		w.violated(allEnds, "grant %d goes on after Unlock", h.order)

@@ -72,6 +72,7 @@ type world struct {
 
 	mu        sync.Mutex
 	events    []event
+	repeated  atomic.Int64 // when the last release that some master has missed is sent again, since the start
 	attempts  atomic.Int64 // from when their processes know each server's clock
 	refused   atomic.Int64 // calls for keys that have got no lock
 	held      []*holder
