@@ -257,6 +257,7 @@ func (s *state) doubt(i, m int) bool {
 		p.doubts[m], p.meets[m] = born, s.now.Add(rest)
 	}
 	if before(s.now, p.meets[m]) {
+		s.apartBy(s.reach)
 		return true
 	}
 	for _, o := range v.knows {
@@ -432,7 +433,7 @@ func (s *state) common(p *proc) (all uint8) {
 
 func (s *state) reach(p *proc) (all uint8) {
 	for _, m := range bits(p.mask) {
-		if s.reaches(p, m) {
+		if s.reaches(p, m) && !before(s.now, p.meets[m]) { // a master without a vote isn't told of the process, nor asked for others
 			all |= 1 << m
 		}
 	}
