@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,12 @@ func TestMoreRights(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			servers := serversThatVote(t)
+			for _, s := range servers { // nor are they new to this prefix and database
+				key := "redlock:processes:{processes}"
+				if err := errors.Join(s.Client().Copy(t.Context(), key, key, 1, false).Err(), s.Client().Copy(t.Context(), key, cmp.Or(test.prefix, "shop")+":processes:{processes}", 0, false).Err()); err != nil {
+					t.Fatal(err)
+				}
+			}
 			for i := -1; i < len(test.more); i++ {
 				leastRights := redistest.LeastRights(t)
 				rights := slices.Concat(leastRights, test.more)
@@ -241,6 +248,7 @@ func TestLeastRights(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				waitForUptime(t, servers, 0)
 			}
 		})
 	}

@@ -247,7 +247,7 @@ func (s *state) doubt(i, m int) bool {
 	if k := slices.Index(bits(p.mask), m); p.masters[k].up || p.masters[k].run != "" {
 		return false
 	}
-	told := protocol.Server{Time: s.now.UnixMicro(), Past: v.memory.Past()}
+	told := protocol.Server{Time: s.now.UnixMicro(), Past: v.memory.Greet(s.now.UnixMicro())}
 	rest, lost := told.Doubt(Settled, leases)
 	born := int64(0)
 	if lost {

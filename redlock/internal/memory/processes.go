@@ -13,7 +13,7 @@ import (
 // Processes is what processes tell the master with beats.
 type Processes struct {
 	Told map[string]Told // the last beat of each process, by its ID
-	Born int64           // since when it remembers anything, in microseconds; 0 before the first beat
+	Born int64           // since when it remembers anything, in microseconds; 0 before the first greeting or beat
 	Mark int64           // the latest time that the clock has shown, in microseconds
 	Lost int64           // Born, once a process has told that it knew the master before that; or 0
 }
@@ -34,17 +34,27 @@ func (p *Processes) Clone() Processes {
 	return Processes{maps.Clone(p.Told), p.Born, p.Mark, p.Lost}
 }
 
-// Past is the answer to a process that starts.
+// Greet answers a process that starts. From then on the master remembers.
+func (p *Processes) Greet(us int64) protocol.Past {
+	defer p.begin(us)
+	return p.Past()
+}
+
+// Past is what a process is told that starts now.
 func (p *Processes) Past() protocol.Past {
 	return protocol.Past{Known: true, Born: p.Born, Lost: p.Lost != 0 && p.Lost == p.Born}
+}
+
+func (p *Processes) begin(us int64) {
+	if p.Born == 0 {
+		p.Born, p.Told = us, make(map[string]Told)
+	}
 }
 
 // Beat is OpBeat.
 func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	now := us / 1000
-	if p.Born == 0 {
-		p.Born, p.Told = us, make(map[string]Told)
-	}
+	p.begin(us)
 	if b.Knew != 0 && b.Knew != p.Born {
 		p.Lost = p.Born
 	}

@@ -6,8 +6,7 @@
 -- born: after a loss of its data, of which it knows nothing, it is born again. Who knew it before tells it so, and it remembers that as lost,
 -- with the birth for which that is true. The mark is the latest time that the clock of this server
 -- has shown while it was right. Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
-local time = call('TIME')
-local us = time[1] * 1000000 + time[2]
+-- born.lua
 local now = math.floor(us / 1000)
 local id, kind = ARGV[1], ARGV[4]
 
@@ -20,11 +19,6 @@ local function place(since, kind, id)
   return string.format('%d %s %016.0f %s', since > 0 and 0 or since == 0 and 1 or 2, kind, math.max(0, since), id)
 end
 
-local born = call('HGET', KEYS[1], 'born')
-if not born then
-  born = string.format('%.0f', us)
-  call('HSET', KEYS[1], 'born', born)
-end
 if ARGV[10] ~= '0' and ARGV[10] ~= born then
   call('HSET', KEYS[1], 'lost', born)
 end

@@ -49,6 +49,12 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 			model.Processes, before = memory.Processes{}, 0
+			if rand.IntN(2) == 0 { // and a newcomer is the first
+				first, second := greeted(t, m), greeted(t, m)
+				if first != model.Processes.Greet(second.Born) || second != model.Processes.Past() {
+					t.Fatalf("beat %d: the first two newcomers are told %+v and %+v", i, first, second)
+				}
+			}
 		}
 		if rand.IntN(40) == 0 {
 			time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // some lapse, or all
@@ -75,13 +81,11 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 		if got, want := cmd.Reply.Answer.(*protocol.Beats), heard; got.Mark != want.Mark || got.Born == 0 || got.Born != want.Born || !slices.Equal(lines(got.Lines), lines(want.Lines)) {
 			t.Fatalf("beat %d, %+v:\nserver %+v\nmodel  %+v", i, cmd.Ask, got, want)
 		}
-		var g past
-		if c, err := m.Connect(t.Context(), &g); err != nil {
-			t.Fatal(err)
-		} else if c.Close(); g.Past != model.Processes.Past() {
-			t.Fatalf("beat %d, %+v: a newcomer is told %+v, and by the model %+v", i, cmd.Ask, g.Past, model.Processes.Past())
+		told := greeted(t, m)
+		if told != model.Processes.Past() {
+			t.Fatalf("beat %d, %+v: a newcomer is told %+v, and by the model %+v", i, cmd.Ask, told, model.Processes.Past())
 		}
-		if g.Past.Lost {
+		if told.Lost {
 			lost++
 		}
 		if strings.Contains(heard.Lines, "\n") {
@@ -122,9 +126,21 @@ func TestBeatScriptDoesWhatTheModelDoes(t *testing.T) {
 }
 
 // past is an Admission that keeps what a server tells who comes.
-type past struct{ told }
+type newcomer struct{ told }
 
-func (*past) KeyOfBeats() string { return "redlock:processes:{processes}" }
+func (*newcomer) KeyOfBeats() string { return "redlock:processes:{processes}" }
+
+// greeted returns what the server tells a newcomer of its memory.
+func greeted(t *testing.T, m *Master) protocol.Past {
+	t.Helper()
+	var n newcomer
+	c, err := m.Connect(t.Context(), &n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	return n.Past
+}
 
 // TestEldestOfEachKind: however many processes of one kind there are, a master tells of the other kinds, too.
 func TestEldestOfEachKind(t *testing.T) {

@@ -62,6 +62,11 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	if err != nil {
 		return err
 	}
+	if remembers.Known && remembers.Born == 0 { // so its memory ages even if this process leaves before the server has a vote
+		if err := unlessRefused(c.session.Eval(ctx, serverScripts[begin].source, []string{admits.KeyOfBeats()}).Err()); err != nil {
+			return err
+		}
+	}
 	return admits.Admit(protocol.Server{
 		RunID:     info["run_id"],
 		Version:   info["redis_version"],

@@ -33,6 +33,8 @@ var (
 	releaseSource string
 	//go:embed force.lua
 	forceSource string
+	//go:embed born.lua
+	bornSource string
 	//go:embed beat.lua
 	beatSource string
 	//go:embed inspect.lua
@@ -51,11 +53,12 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation; fast takes several keys at once, and renew renews them.
+// The scripts are numbered by operation; fast takes several keys at once, renew renews them, and begin has the server remember from now on.
 const (
 	fast    = protocol.Ops
 	renew   = fast + 1
-	scripts = renew + 1
+	begin   = renew + 1
+	scripts = begin + 1
 )
 
 // scriptSet is the scripts for a kind of server.
@@ -68,12 +71,12 @@ type scriptSet [scripts]struct {
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
 		counted, protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds())
-	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- slots.lua\n", slotsSource)
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- slots.lua\n", slotsSource, "-- born.lua\n", bornSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpBeat: beatSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource, fast: fastSource, renew: renewSource,
+		protocol.OpTrial: trialSource, fast: fastSource, renew: renewSource, begin: bornSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)

@@ -324,11 +324,11 @@ func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	told = s.info
-	told.Past = s.memory.Processes.Past()
 	if told.Time = s.clock().UnixMicro(); told.HasUptime {
 		told.RunID = fmt.Sprintf("run-%d-of-server-%d", s.run, s.index)
 		told.Uptime = time.Duration(s.clock().Unix()-s.began.Unix()) * time.Second
 	}
+	told.Past = s.memory.Processes.Greet(told.Time)
 	return told, s.up && c.run == s.run
 }
 
