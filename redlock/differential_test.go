@@ -424,7 +424,9 @@ func (p *pair) checkTTLs() {
 	for _, key := range p.client.Keys(ctx, "*").Val() {
 		left := p.client.PTTL(ctx, key).Val()
 		limit := time.Minute
-		if strings.HasSuffix(key, "}") || isFence(key[strings.LastIndex(key, ":")+1:]) { // a lock, or a slot
+		if key == "redlock:processes:{processes}" {
+			limit = protocol.BeatMemory
+		} else if strings.HasSuffix(key, "}") || isFence(key[strings.LastIndex(key, ":")+1:]) { // a lock, or a slot
 			_, ends, _ := p.model.Leases.Get(key, always)
 			if _, remembered, known := p.model.Fences.Get(key, time.Now()); known {
 				ends = remembered
