@@ -16,24 +16,39 @@ import (
 const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
 // hidesPath finds the parts of a path that some upstream takes off: a script, which serves the rest, and ASP.NET's sessions without cookies. Symfony,
-// CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A suffix with which honest words
-// begin, such as ".plist", needs that slash, unless the name is a front controller's.
-var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi).|\.(phar|pl|py|aspx?|cfm)/` +
-	`|^/+(index|app|main|default)\.((pl|py|cfm).|asp([^x]|x.))`)
+// CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A dot and a letter behind it are
+// no route, but those of a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash, and no address before them.
+var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi)([^.]|\.([^a-z0-9]|$))|(^|/)[^/@]*\.(phar|pl|py|aspx?|cfm)/`)
 
-// frontControllers are names that Apache's MultiViews serve without a suffix. Others, such as "app" and "main", are honest words too often.
-var frontControllers = []string{"index", "index_dev", "app_dev"}
+// frontController finds one at the beginning of a path, whose suffix needs no slash.
+var frontController = regexp.MustCompile(`(?is)^/+(?:index|app|main|default)\.((?:pl|py|cfm|asp).+)`)
 
-// hasFrontController reports whether something is behind a front controller, be it with the suffix of a language or type.
-func hasFrontController(path string) bool {
-	first, behind, _ := strings.Cut(strings.TrimLeft(path, "/"), "/")
-	if strings.Trim(behind, "/") == "" {
-		return false
+// otherFiles are suffixes that begin as those of front controllers do.
+var otherFiles = []string{"plist", "plx", "pyc", "pyi", "pyw", "pyx", "cfml", "aspx"}
+
+// negotiated are the front controllers that Apache's MultiViews serve without their suffix, or with that of a language or type. Others, such as "app"
+// and "main", are honest words too often.
+var negotiated = []string{"index", "index_dev", "app_dev"}
+
+// hidesRoute reports whether something is behind a script or another part that some upstream takes off.
+func hidesRoute(path string) bool {
+	if strings.ContainsAny(path, `;\.(`) { // most paths have none of these
+		suffix := frontController.FindStringSubmatch(path)
+		if suffix != nil && !slices.Contains(otherFiles, strings.ToLower(suffix[1])) || hidesPath.MatchString(path) {
+			return true
+		}
 	}
-	if end := strings.IndexAny(first, ". :\x00"); end >= 0 { // Windows ends names at some of these
-		first = first[:end]
+	found := false
+	for segment := range strings.SplitSeq(path, "/") {
+		if found && segment != "" {
+			return true
+		}
+		if end := strings.IndexAny(segment, ". :\x00"); end >= 0 { // Windows ends names at some of these
+			segment = segment[:end]
+		}
+		found = found || slices.ContainsFunc(negotiated, func(name string) bool { return strings.EqualFold(name, segment) })
 	}
-	return slices.ContainsFunc(frontControllers, func(name string) bool { return strings.EqualFold(name, first) })
+	return false
 }
 
 // errHiddenRoute reports a query in which some upstream finds a path.
@@ -117,7 +132,7 @@ func CheckTarget(r *http.Request) error {
 		return err
 	}
 	path := r.URL.Path
-	if strings.ContainsAny(path, `;\.(`) && hidesPath.MatchString(path) || hasFrontController(path) || hasEscape(path) { // most paths have none of these
+	if hidesRoute(path) || hasEscape(path) {
 		return errHiddenPath
 	}
 	if strings.ContainsFunc(path, foldsToASCII) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,54 +107,57 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A front controller serves what is behind its name, to some frameworks without a slash between the two (Symfony, CodeIgniter 3, Yii 2), and
-// to Apache's MultiViews without its suffix.
+// A script serves what is behind its name: front controllers of some frameworks without a slash between the two (Symfony, CodeIgniter 3, Yii 2), and
+// those of Apache's MultiViews with any suffix, or none. Each of them may be in a folder.
 func TestGuardKnowsFrontControllers(t *testing.T) {
 	t.Parallel()
+	folders := []string{"/", "/shop/", "/shop/public/"}
+	slash, glued := []string{"/orders/42/pay", "%2Forders%2F42%2Fpay", "//orders/42/pay", "/%20", "/."}, []string{"orders/42/pay", "pay", "5", "_", "~", "%20/orders", "%0Aorders", "./orders", "."}
 	var targets []string
-	behind := []string{"orders/42/pay", "/orders/42/pay", "%2Forders%2F42%2Fpay", "//orders/42/pay", "pay", "5", "_", "~", "%20/orders", "%0Aorders", "./orders"}
-	for _, front := range []string{"index", "app", "main", "default"} {
-		for _, suffix := range []string{".php", ".phtml", ".php5", ".cgi", ".fcgi", ".pl", ".py", ".asp", ".aspx", ".cfm"} {
-			for _, rest := range behind {
-				targets = append(targets, "/"+front+suffix+rest)
+	refuse := func(folders, scripts, suffixes, behind []string) {
+		for _, folder := range folders {
+			for _, script := range scripts {
+				for _, suffix := range suffixes {
+					for _, rest := range behind {
+						targets = append(targets, folder+script+suffix+rest)
+					}
+				}
 			}
 		}
 	}
-	for _, script := range []string{"pay.php", "photos.phtml", "app.cgi", "app.fcgi"} { // of any name, in any folder
-		for _, folder := range []string{"/", "/shop/", "/shop/public/"} {
-			for _, rest := range behind {
-				targets = append(targets, folder+script+rest)
-			}
-		}
-	}
-	for _, front := range []string{"index", "index_dev", "app_dev", "index.en", "index.html", "index.", "index%20"} { // by MultiViews
-		targets = append(targets, "/"+front+"/orders/42/pay", "/"+front+"%2Forders/42/pay", "/%2F"+front+"/x", "/"+front+"/%20")
-	}
-	guarded := middleware.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	anyName := []string{"index", "app", "main", "default", "pay", "x-1.2"}
+	refuse(folders, anyName, []string{".php", ".phtml", ".php5", ".cgi", ".fcgi"}, slices.Concat(slash, glued))
+	refuse(folders, anyName[:5], []string{".phar", ".pl", ".py", ".asp", ".aspx", ".cfm"}, slash)
+	refuse(folders[:1], anyName[:4], []string{".pl", ".py", ".asp", ".aspx", ".cfm"}, glued)
+	refuse(folders, []string{"index", "index_dev", "app_dev"}, []string{"", ".", ".en", ".html", ".php.en", ".foo.bar", "%20", "::$DATA", "%00x"}, slash)
 	for _, target := range targets {
 		for _, spelling := range spellings(target) {
-			w := httptest.NewRecorder()
-			if guarded.ServeHTTP(w, keyRequest(spelling)); w.Code != http.StatusBadRequest {
-				t.Errorf("%s: %d", spelling, w.Code)
+			if middleware.CheckTarget(keyRequest(spelling)) == nil {
+				t.Errorf("%s isn't refused", spelling)
 			}
 		}
 	}
-	for _, target := range []string{
-		"/index", "/index/", "/index.php", "/INDEX.PHP?x=1", "/index.html", "/index.phtml", "/shop/index.php", "/index.aspx", "/app.cgi", "/app.js", "/app.py", // nothing is behind them
-		"/indexes/42", "/index-2/42", "/index_of/42", "/reindex/42", "/x/index/42", "/app/42", "/main/42", "/default/42", "/dispatch/42", "/api/42", // other words
-		"/files/Info.plist", "/files/x.pyc", "/users/john.player/pay", "/users/anna.pyle@example.com/pay", "/users/a.aspen/pay", "/php/42", "/x-php/42", "/domains/shop.pharmacy/records",
-	} {
-		w := httptest.NewRecorder()
-		if guarded.ServeHTTP(w, keyRequest(target)); w.Code != http.StatusOK {
-			t.Errorf("%s: %d, which is honest", target, w.Code)
+	honest := []string{
+		"/indexes/42", "/index-2/42", "/index_of/42", "/reindex/42", "/app/42", "/main/42", "/default/42", "/dispatch/42", "/api/42", // other words
+		"/files/x.pyc", "/users/john.player/pay", "/users/anna.pyle@example.com/pay", "/users/a.aspen/pay", "/php/42", "/x-php/42", "/domains/shop.pharmacy/records",
+		"/domains/windows.php.net/records", "/users/anna@php.net/pay", "/users/anna@example.pl/pay", "/users/anna@mail.php.net/pay", // hosts, and addresses
+	}
+	for _, folder := range folders { // nothing is behind them
+		for _, file := range []string{"index", "index/", "index.php", "INDEX.PHP?x=1", "index.html", "index.phtml", "index.aspx", "index.cfml", "app.cgi", "app.js", "app.py", "app.pyc", "main.plist", "Info.plist", "Main.PLX"} {
+			honest = append(honest, folder+file)
+		}
+	}
+	for _, target := range honest {
+		if err := middleware.CheckTarget(keyRequest(target)); err != nil {
+			t.Errorf("%s is honest: %v", target, err)
 		}
 	}
 }
 
-// spellings returns a target as it is, in upper case, and with each of its first 12 signs escaped but the slash at its beginning.
+// spellings returns a target as it is, in upper case, and with each of its first 24 signs escaped but the slash at its beginning.
 func spellings(target string) []string {
 	all := []string{target, strings.ToUpper(target)}
-	for i := 1; i < min(len(target), 12) && target[i] != '%'; i++ {
+	for i := 1; i < min(len(target), 24) && target[i] != '%'; i++ {
 		all = append(all, fmt.Sprintf("%s%%%02x%s", target[:i], target[i], target[i+1:]))
 	}
 	return all
