@@ -1,13 +1,13 @@
 // Package agent is the lock for programs in any language: a server on which a client holds a lock for as long as its request
-// lasts. docs/agent.md describes what it says on the wire; the command redlock agent serves it on a Unix socket.
+// lasts. docs/agent.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket.
 //
 //	a := agent.New(locker)
 //	listener, err := net.Listen("unix", "/run/redlock/redlock.sock")
 //	…
 //	err = a.Serve(ctx, 30*time.Second, listener)
 //
-// POST /v1/lock takes the lock on keys. POST /v1/turn is for a gateway, such as Traefik with our plugin: as package middleware does for a handler, it
-// derives the keys of a request, checks its signature, and takes its locks. POST /v1/rule checks the settings of a gateway.
+// POST /v1/lock takes the lock on keys. POST /v1/turn is for a gateway, such as Traefik with our plugin: as package middleware does for a handler,
+// the agent derives the keys of a request, checks its signature, and takes its locks. POST /v1/rule checks the settings of a gateway.
 package agent
 
 import (
@@ -27,24 +27,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Agent answers the clients of a Locker. New makes one.
+// Agent gives locks of one Locker to its clients. New makes one.
 type Agent struct {
 	locker *redlock.Locker
 	access access
 	logger *slog.Logger
-	budget *middleware.Budget // for the bodies in which gateways' rules look for keys
+	budget *middleware.Budget // memory for the bodies in which the rules of gateways look for keys
 	rules  rules
-	other  http.Handler // for all other paths; nil for none
+	other  http.Handler // handles all other paths; nil for none
 
 	observers  func(rule string) (middleware.Observer, func()) // nil for none
 	maxClients int
 
-	stopping context.Context // ends when no request may begin to wait any more
+	stopping context.Context // ends when no more requests may begin to wait
 	stop     context.CancelFunc
 
 	mu      sync.Mutex
 	clients int
-	idle    chan struct{} // closed when the last client is gone, once the agent stops
+	idle    chan struct{} // closed when the agent stops and the last client has left
 }
 
 // DefaultMaxClients is how many clients may hold or wait for locks unless WithMaxClients says otherwise.
@@ -56,17 +56,17 @@ type Option func(*Agent)
 // WithToken makes clients send "Authorization: Bearer " and this token. Default: no token, so whoever can connect can lock.
 func WithToken(token string) Option { return func(a *Agent) { a.access.token = []byte(token) } }
 
-// WithHosts allows further names in the header Host, beside redlock, localhost and the addresses of loopback: the names by which clients know the
-// agent. Hosts are compared because a web page in a browser can't send these names.
+// WithHosts allows further names in the header Host, besides redlock, localhost and the loopback addresses. Give the names by which clients
+// know the agent. The check keeps out web pages, because a browser can't send these names for them.
 func WithHosts(names ...string) Option {
 	return func(a *Agent) { a.access.hosts = append(a.access.hosts, names...) }
 }
 
-// WithMaxClients bounds how many clients may hold or wait for locks; any more are refused with 503. Default: DefaultMaxClients.
+// WithMaxClients bounds how many clients may hold or wait for locks; the agent refuses further clients with 503. Default: DefaultMaxClients.
 func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
 
-// WithObservers sets the function that makes an observer for each rule of a gateway, by the rule's name, such as the method Rule of metrics.Metrics.
-// The agent calls release when it forgets the rule. Default: nobody observes.
+// WithObservers sets the function that makes an observer for each rule of a gateway, by the rule's name. The method Rule of metrics.Metrics is such
+// a function. The agent calls release when it forgets the rule. Default: no observers.
 func WithObservers(of func(rule string) (o middleware.Observer, release func())) Option {
 	return func(a *Agent) { a.observers = of }
 }
@@ -74,11 +74,11 @@ func WithObservers(of func(rule string) (o middleware.Observer, release func()))
 // WithLogger sets the log. No key, token or secret is logged. Default: the Locker's logger.
 func WithLogger(logger *slog.Logger) Option { return func(a *Agent) { a.logger = logger } }
 
-// WithOther sets the handler for all paths that aren't the agent's own, behind the same token: metrics, the console. Default: 404.
+// WithOther sets the handler for all paths that aren't the agent's own, such as metrics and the console. It needs the same token. Default: 404.
 func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
 
-// New returns the agent of a Locker. The caller closes the Locker after Serve has returned without an error. After an error clients still hold locks,
-// which must be left to their TTL, and not be released.
+// New returns the agent of a Locker. The caller closes the Locker after Serve has returned nil. If Serve returns an error, clients still hold locks,
+// and the Locker must stay open, so that these locks end only with their TTL.
 func New(locker *redlock.Locker, opts ...Option) *Agent {
 	a := &Agent{locker: locker, budget: middleware.NewBudget(middleware.DefaultBodyBudget), maxClients: DefaultMaxClients, idle: make(chan struct{})}
 	for _, opt := range opts {
@@ -89,10 +89,10 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	return a
 }
 
-// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, and gives lock holders this grace to end. If it
-// returns an error after that, some clients still hold locks: don't close the Locker, but end the process. It closes the listeners.
+// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, gives lock holders the grace to finish, and closes
+// the listeners. If it returns an error after that, some clients still hold locks: don't close the Locker, but end the process.
 //
-// Serve notices within seconds that a TCP client is cut off, and at once that a client closes its connection.
+// Serve notices at once when a client closes its connection, and within seconds when a TCP client is cut off.
 func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {
 	server := &http.Server{
 		Handler:           a.handler(),
@@ -114,7 +114,7 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 		err = fmt.Errorf("agent: %w", err)
 		grace = 0
 	case <-ctx.Done():
-	case <-a.idle: // after Retire
+	case <-a.idle: // because of Retire
 	}
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
@@ -126,7 +126,7 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	return errors.Join(err, left)
 }
 
-// handler answers all requests.
+// handler returns the handler for all requests.
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/lock", a.exchanges(a.serveLock))
@@ -155,7 +155,7 @@ func (a *Agent) handler() http.Handler {
 	})
 }
 
-// exchanges returns a handler for clients that may ask. serve returns why it refuses a request; then it has written nothing.
+// exchanges returns a handler for requests that access allows. serve returns the reason for refusing a request, before it has written anything.
 func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(w, r)
@@ -177,10 +177,10 @@ func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.H
 
 var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
 
-// answer answers a refused request, or a request that only asks whether it would be refused.
+// answer answers a request that is refused, or that only asks whether it would be refused.
 func answer(w http.ResponseWriter, r *http.Request, err error) {
 	if err == nil {
-		return // 200
+		return // the status is 200
 	}
 	response := responseOf(r.Context(), err)
 	maps.Copy(w.Header(), response.header)
@@ -188,7 +188,7 @@ func answer(w http.ResponseWriter, r *http.Request, err error) {
 	_, _ = w.Write(response.Bytes()) // the client may have left
 }
 
-// ready returns why the agent can't take locks now, if it can't.
+// ready returns the reason why the agent can't take locks now, or nil if it can.
 func (a *Agent) ready() error {
 	status := a.locker.Status()
 	switch {
@@ -200,8 +200,8 @@ func (a *Agent) ready() error {
 	return nil
 }
 
-// Retire makes the agent refuse new requests and end all waits, as at the end of Serve's context, but gives lock holders as long as they need: Serve
-// returns when the last one is gone. It is for an agent that another agent has replaced.
+// Retire makes the agent refuse new requests and end all waits, as when Serve's context ends, but gives lock holders as long as they need. Serve
+// returns when the last holder has left. Call it when another agent takes over.
 func (a *Agent) Retire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -211,7 +211,7 @@ func (a *Agent) Retire() {
 
 var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop")
 
-// enter counts a client that is about to ask for a lock, or refuses it. The client must call leave at its end.
+// enter counts a client that is about to ask for a lock, or refuses the client. The client must call leave at its end.
 func (a *Agent) enter() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -225,7 +225,7 @@ func (a *Agent) enter() error {
 	return nil
 }
 
-// remain counts a client that has left, but whose keys stay locked for a while, until leave is called.
+// remain counts a client that has left, but whose keys stay locked for a while. The count ends when leave is called.
 func (a *Agent) remain() (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -240,7 +240,7 @@ func (a *Agent) leave() {
 	a.noteIdle()
 }
 
-// noteIdle closes idle when no client is left. Callers hold mu.
+// noteIdle closes the channel idle when no client is left. Callers hold mu.
 func (a *Agent) noteIdle() {
 	if a.clients == 0 && a.stopping.Err() != nil {
 		select {
@@ -252,7 +252,7 @@ func (a *Agent) noteIdle() {
 }
 
 // shutdown refuses new requests for locks, ends all waits, and waits for lock holders until ctx ends. If it returns an error, some clients still hold
-// locks: their keys are free when the TTL is over, and until then they may rely on their locks.
+// locks, and may rely on them until the TTL is over.
 func (a *Agent) shutdown(ctx context.Context) error {
 	a.Retire()
 	a.mu.Lock()

@@ -14,53 +14,53 @@ import (
 	"time"
 )
 
-// exchange is a request for /v1/ and its response, which overlap: the client keeps the body open and sends marks in it, each a newline, while the
-// response says how long the lock is valid.
+// exchange is a request for a path below /v1/ and its response, which overlap. The client keeps the body open and sends marks in it, each a newline,
+// while the response says how long the lock is valid.
 type exchange struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	conn    *conn
-	open    bool          // the body may stay open
-	lines   *bufio.Reader // of the body
-	lingers bool          // the connection may end before the client's work: a program that it has started may still run
-	reads   bool          // another goroutine reads the body
+	open    bool          // the client may keep the body open
+	lines   *bufio.Reader // the lines of the body
+	lingers bool          // a program that the client has started may still run when the connection ends
+	reads   bool          // a goroutine other than the handler's reads the body
 
-	wait     context.Context // for the lock; it ends when the client ends its request, or its connection has
+	wait     context.Context // ends the wait for the lock when the client ends its request or its connection
 	stopWait context.CancelCauseFunc
-	ended    <-chan struct{} // closed when nothing more will be heard of the client
-	marked   chan struct{}   // has an element after a new mark
+	ended    <-chan struct{} // closed when the client can send nothing more
+	marked   chan struct{}   // gets an element for a new mark
 
 	mu       sync.Mutex
 	held     bool      // the wait for the lock is over
 	mark     int64     // the newest, counted from 1; 0 is the request itself
-	received time.Time // when the newest mark had been received, at the latest
-	word     []byte    // the beginning of the last line of the body that isn't empty
-	most     int       // how many bytes of it are kept
-	wordEnds bool      // whether that line has ended
+	received time.Time // a time at which the newest mark had already been received
+	word     []byte    // the beginning of the last line in the body that isn't empty
+	most     int       // how many bytes of that line are kept
+	wordEnds bool      // that line has ended
 	atEnd    bool      // the body has ended
 }
 
-// moment is how long a client may take to end its request after the last line, so that its connection can be used again.
+// moment is how long a client may take to end its request after the last line. If it does, its connection can be used again.
 const moment = time.Second
 
-// newExchange returns the exchange of a request that has just arrived.
+// newExchange returns the exchange for a request that has just arrived.
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{w: w, control: http.NewResponseController(w), conn: connOf(r), open: r.ContentLength < 0, lines: bufio.NewReaderSize(r.Body, 512), received: time.Now(), most: len(done) + 1}
 	_ = x.control.EnableFullDuplex()
 	ctx := r.Context()
 	if x.ended = ctx.Done(); x.open {
-		ctx = context.WithoutCancel(ctx) // it would end with the connection, also while the client may rely on its lock
+		ctx = context.WithoutCancel(ctx) // the server would end it with the connection, when the client may still rely on its lock
 		x.marked = make(chan struct{}, 1)
 	}
 	x.wait, x.stopWait = context.WithCancelCause(ctx)
 	return x
 }
 
-// watch ends the wait when the client leaves, from now on. Nobody else may read the body after that.
+// watch makes the wait end when the client leaves. Nobody else may read the body after that.
 func (x *exchange) watch() {
 	_ = x.control.SetReadDeadline(time.Time{})
 	if !x.open {
-		x.conn.whole.Store(true) // net/http's server watches
+		x.conn.whole.Store(true) // the whole request was read, so net/http's server watches the connection
 		return
 	}
 	ended := make(chan struct{})
@@ -74,8 +74,7 @@ func (x *exchange) watch() {
 // minPulse is the shortest interval between two interim responses.
 const minPulse = 10 * time.Millisecond
 
-// pulse sends an interim response at each interval until stop is called. Without it, a client that waits long couldn't tell an agent that hangs from
-// an agent that has nothing to say.
+// pulse sends an interim response at each interval until stop is called. It tells a client that waits long that the agent doesn't hang.
 func (x *exchange) pulse(every time.Duration) (stop func()) {
 	if every == 0 {
 		return func() {}
@@ -104,18 +103,18 @@ func (x *exchange) pulse(every time.Duration) (stop func()) {
 	}
 }
 
-// endWait notes that the wait is over, so that the client's end can't end it any more.
+// endWait notes that the wait for the lock is over, so that the end of the request doesn't cancel it any more.
 func (x *exchange) endWait() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.held = true
 }
 
-// listen reads until the client has ended its request, or has left.
+// listen reads the body until the client has ended its request or has left.
 func (x *exchange) listen() {
 	for {
 		_, err := x.lines.Peek(1)
-		now := time.Now() // after the read: the client has sent the mark before
+		now := time.Now() // read the clock after the mark, which the client has sent before
 		said, _ := x.lines.Peek(x.lines.Buffered())
 		x.mu.Lock()
 		if marks := x.count(said); marks > 0 {
@@ -138,7 +137,7 @@ func (x *exchange) listen() {
 	}
 }
 
-// count returns how many marks there are, and keeps the beginning of the last line between them.
+// count counts the marks in these bytes, and keeps the beginning of the last line.
 func (x *exchange) count(said []byte) (marks int64) {
 	for _, c := range said {
 		switch {
@@ -156,11 +155,11 @@ func (x *exchange) count(said []byte) (marks int64) {
 	return marks
 }
 
-// done is the word with which a client ends its body after its work, so that the work need not be done again in this period.
+// done is the word with which a client ends its body when the work is done, so that nobody does it again in this period.
 const done = "done"
 
-// saidDone reports whether the last non-empty line is the word done, or begins with it and a space: then it returns the rest, unless that is too
-// long.
+// saidDone reports whether the last non-empty line is the word done, or begins with done and a space. result is the rest of the line; tooLong means
+// that the rest was too long to be kept.
 func (x *exchange) saidDone() (result []byte, said, tooLong bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -171,14 +170,14 @@ func (x *exchange) saidDone() (result []byte, said, tooLong bool) {
 	return bytes.TrimPrefix(rest, []byte(" ")), true, len(x.word) > x.most
 }
 
-// newest returns the newest mark, and when it was received.
+// newest returns the number of the newest mark, and when it was received.
 func (x *exchange) newest() (mark int64, received time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.mark, x.received
 }
 
-// endedInOrder reports whether the client has ended a body that it kept open.
+// endedInOrder reports whether the client kept its body open, and then ended it.
 func (x *exchange) endedInOrder() bool { return x.open && x.isAtEnd() }
 
 func (x *exchange) isAtEnd() bool {
@@ -187,7 +186,7 @@ func (x *exchange) isAtEnd() bool {
 	return x.atEnd
 }
 
-// tell sends a whole response.
+// tell sends a complete response.
 func (x *exchange) tell(response *buffered) {
 	x.conn.whole.Store(false)
 	_ = x.control.SetWriteDeadline(time.Now().Add(writePatience))
@@ -198,8 +197,8 @@ func (x *exchange) tell(response *buffered) {
 	_ = x.control.Flush()
 }
 
-// close ends the exchange after the response. A client that ends its body in order within a moment may use the connection again. Any other connection
-// is closed, because its bytes could be taken for the client's next request.
+// close ends the exchange after the response. A client that ends its body in order within a moment can use the connection again. All other
+// connections are closed, because bytes still to come could be taken for the client's next request.
 func (x *exchange) close() {
 	x.stopWait(nil)
 	if !x.isAtEnd() {

@@ -13,13 +13,13 @@ import (
 // version is the version of the agent's protocol on the wire.
 const version = "1"
 
-// access decides which requests the agent answers.
+// access decides which requests the agent accepts.
 type access struct {
 	token []byte // empty: no token is needed
 	hosts []string
 }
 
-// check refuses requests from browsers, with an unknown host, without the token, or in another version of the protocol.
+// check refuses a request from a browser, for an unknown host, without the token, or with another version of the protocol.
 func (a *access) check(r *http.Request) error {
 	if v := r.Header.Get("Redlock-Agent"); v != "" && v != version {
 		return refuse(http.StatusUpgradeRequired, "the agent speaks version %s, and the client wants another one", version)
@@ -37,19 +37,20 @@ func (a *access) check(r *http.Request) error {
 	return nil
 }
 
-// hasToken compares the token in constant time, whatever its length.
+// hasToken compares the token in constant time, even if its length is wrong.
 func (a *access) hasToken(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	sent, want := sha256.Sum256([]byte(strings.TrimSpace(token))), sha256.Sum256(a.token)
 	return subtle.ConstantTimeCompare(sent[:], want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// knows reports whether a Host is one of the agent's names. A web page can make a browser send requests to any address under the page's own name.
+// knows reports whether host is one of the agent's names. A web page could make a browser send requests to the agent's address, but only under the
+// page's own host name.
 func (a *access) knows(host string) bool {
-	return hosts.Knows(host, a.hosts) || hosts.Knows(host, []string{"redlock"}) // which is what our clients send
+	return hosts.Knows(host, a.hosts) || hosts.Knows(host, []string{"redlock"}) // our clients send the name redlock
 }
 
-// checkType refuses the types of bodies that a web page can make a browser send without asking the agent first. On a Unix socket, which no browser
+// checkType refuses the content types that a web page can make a browser send without asking the agent first. On a Unix socket, which no browser
 // reaches, curl's form type is allowed.
 func checkType(r *http.Request, unix bool) error {
 	text := r.Header.Get("Content-Type")

@@ -25,23 +25,23 @@ const maxLockLine = 64 << 10
 type lockRequest struct {
 	Key       string         `json:"key"`
 	Keys      []string       `json:"keys"`
-	Wait      *rule.Duration `json:"wait"`         // nil: no limit, except for masters
-	Masters   *rule.Duration `json:"masters_wait"` // nil: the Locker's
+	Wait      *rule.Duration `json:"wait"`         // nil: no limit, except for the wait for masters
+	Masters   *rule.Duration `json:"masters_wait"` // nil: the limit of the Locker
 	Try       bool           `json:"try"`
 	TTL       rule.Duration  `json:"ttl"`
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
-	Heartbeat rule.Duration  `json:"heartbeat"` // 0: none
-	Pulse     rule.Duration  `json:"pulse"`     // how often a client that waits hears of the agent; 0: never
-	Quiet     bool           `json:"quiet"`     // lines come only after a mark, and at the end
-	Linger    bool           `json:"linger"`    // whether the lease outlives a connection that ends without the end of the body
-	OncePer   rule.Duration  `json:"once_per"`  // how long the work counts as done, if the body ends with the word done; 0: not at all
-	Once      rule.Duration  `json:"once"`      // the same, for work with a result: the text behind the word
+	Heartbeat rule.Duration  `json:"heartbeat"` // 0: no heartbeat
+	Pulse     rule.Duration  `json:"pulse"`     // how often a waiting client gets an interim response; 0: never
+	Quiet     bool           `json:"quiet"`     // the client gets lines only after a mark, and at the end
+	Linger    bool           `json:"linger"`    // the lease continues if the connection ends before the body has ended
+	OncePer   rule.Duration  `json:"once_per"`  // how long the work counts as done, if the body ends with the word done; 0: the work is not recorded
+	Once      rule.Duration  `json:"once"`      // as OncePer, for work with a result: the text behind the word done
 
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
 
-// serveLock takes a lock, and holds it for as long as the client keeps its request.
+// serveLock takes a lock, and holds it until the client ends its request.
 func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	if err := a.enter(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// slot returns the field of the first line with the slot of the lock, for a key that has several.
+// slot returns a field for the first line: the number of the lock's slot, if the key has several.
 func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 	if len(r.Keys) > 1 || r.Most == nil || r.Most[0] < 2 {
 		return nil
@@ -91,7 +91,7 @@ func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 	return strconv.AppendInt([]byte(`,"slot":`), int64(lock.Slot()), 10)
 }
 
-// readLockRequest returns what the client wants. A body that it keeps open can be read on then.
+// readLockRequest returns the request in the body. If the client keeps the body open, the rest of it can still be read.
 func readLockRequest(x *exchange) (*lockRequest, error) {
 	var text []byte
 	var err error
@@ -159,7 +159,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	return request, nil
 }
 
-// take asks for the lock, and waits for it until the client has left, or the agent is about to stop.
+// take takes the lock. It waits until the client leaves or the agent is about to stop.
 func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
 	switch {
@@ -213,7 +213,7 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	return nil, err
 }
 
-// readAll reads a body of at most so many bytes to its end.
+// readAll reads a body to its end, and returns an error if it has more than most bytes.
 func (x *exchange) readAll(most int) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(x.lines, int64(most)+1))
 	if err == nil && len(text) > most {
@@ -225,7 +225,7 @@ func (x *exchange) readAll(most int) ([]byte, error) {
 
 var errLineTooLong = errors.New("line is too long")
 
-// readLine reads a line of at most so many bytes, without its end. The last line of a body needs no end.
+// readLine reads a line of at most so many bytes, and returns it without its line break. The last line of a body needs none.
 func readLine(from *bufio.Reader, most int) ([]byte, error) {
 	var line []byte
 	for {
@@ -245,7 +245,7 @@ func readLine(from *bufio.Reader, most int) ([]byte, error) {
 	}
 }
 
-// lineError returns the problem of a request whose first lines can't be read.
+// lineError returns the problem for an error in a request's first lines.
 func lineError(err error) error {
 	switch {
 	case errors.Is(err, errLineTooLong):

@@ -13,15 +13,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// problem is the error of a request that the agent itself refuses, whatever the lock. It is answered with application/problem+json.
+// problem is a response that says why the agent itself refuses a request, of type application/problem+json.
 type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 
-	Result *string `json:"result,omitempty"` // of work that is done once; nil for none
+	Result *string `json:"result,omitempty"` // the result of work that was done before; nil for none
 
-	outcome string // for the header Redlock-Outcome; "" if it is about the client itself
+	outcome string // for the header Redlock-Outcome; "" if the problem lies with the client itself
 }
 
 func (p *problem) Error() string { return p.Detail }
@@ -30,7 +30,7 @@ func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
 
-// doneProblem is the problem of a client whose work another client has done, with the result if there is one.
+// doneProblem is the problem for a client whose work another client has already done. It has the result, if there is one.
 func doneProblem(err error) *problem {
 	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
 	var done *redlock.DoneError
@@ -40,7 +40,7 @@ func doneProblem(err error) *problem {
 	return p
 }
 
-// write answers with the problem. The header Redlock-Agent-Error tells a gateway that the problem isn't its client's.
+// write sends the problem. The header Redlock-Agent-Error tells a gateway that it has caused the problem itself, and not its client.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -57,13 +57,13 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", "1")
 	}
 	if p == errStopping {
-		h.Set("Connection", "close") // the next request may be for the agent that has replaced this one
+		h.Set("Connection", "close") // the next request may be for an agent that takes over from this one
 	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }
 
-// responseOf returns the response to a refused request. ctx is the context of its wait.
+// responseOf returns the response to a refused request. ctx is the context of the request's wait.
 func responseOf(ctx context.Context, err error) *buffered {
 	w := &buffered{header: make(http.Header)}
 	var own *problem
@@ -79,7 +79,7 @@ func responseOf(ctx context.Context, err error) *buffered {
 	return w
 }
 
-// buffered is a response whose length is wanted.
+// buffered is a response that is kept until its length is known.
 type buffered struct {
 	bytes.Buffer
 	header http.Header
@@ -89,7 +89,7 @@ type buffered struct {
 func (b *buffered) Header() http.Header    { return b.header }
 func (b *buffered) WriteHeader(status int) { b.status = status }
 
-// isOfLock reports whether an error of package redlock says why there is no lock; otherwise it says what is wrong with the call.
+// isOfLock reports whether an error of package redlock says why there is no lock. Any other error says what is wrong with the call.
 func isOfLock(err error) bool {
 	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrBusy, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, known) {

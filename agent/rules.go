@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	maxSettings = 64 << 10 // bytes of the settings of a rule
-	maxRules    = 256      // that the agent keeps
+	maxSettings = 64 << 10 // most bytes of the settings of one rule
+	maxRules    = 256      // most rules that the agent keeps
 )
 
 // gatewayRule is a rule that a gateway has sent.
 type gatewayRule struct {
 	text    string
-	onAbort string // what the gateway does when its client leaves
+	onAbort string // tells the gateway what to do when its client leaves
 	rule    *middleware.Serializer
-	release func() // of its observer
+	release func() // releases the rule's observer
 }
 
 // rules are the rules that gateways have sent lately, by the text of their settings.
 type rules struct {
 	mu    sync.Mutex
 	known map[string]*list.Element
-	order list.List // of *gatewayRule, the latest first
+	order list.List // of *gatewayRule, the latest used first
 }
 
-// rule returns the rule with these settings, or what is wrong with them.
+// rule returns the rule with these settings, or an error if they are wrong.
 func (a *Agent) rule(text []byte) (*gatewayRule, error) {
 	a.rules.mu.Lock()
 	defer a.rules.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	}
 	// The gateway decides how long a turn lasts.
 	settings.OnClientAbort, settings.OnHold = middleware.Cancel, a.remain
-	// The wait comes after the body, because only during the wait the end of the connection is noticed.
+	// Wait after the body has been read, because the end of the connection is noticed only during the wait.
 	settings.BufferBody = new(asGiven.ReadsBody())
 	g := &gatewayRule{text: string(text), onAbort: given.OnClientAbort, release: func() {}}
 	if a.observers != nil {
@@ -95,7 +95,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 
 const noResponses = "the agent doesn't see the responses that a gateway passes on, so it can't remember them"
 
-// lacksResponses refuses settings that need the responses, which an agent doesn't see.
+// lacksResponses refuses settings for which the rule would need the responses, which an agent doesn't see.
 func lacksResponses(s *middleware.Rule) error {
 	if s.Remember > 0 || s.RememberSize != 0 || s.RememberQuota != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
 		return errors.New("remember: " + noResponses + "; Caddy's module and the middleware can")
@@ -103,12 +103,12 @@ func lacksResponses(s *middleware.Rule) error {
 	return nil
 }
 
-// ruleResponse is the response of POST /v1/rule: the settings that a gateway must know.
+// ruleResponse is the response to POST /v1/rule: the settings that the gateway itself needs.
 type ruleResponse struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
 	BodyTimeoutMS int64  `json:"body_timeout_ms"`
-	WaitMS        int64  `json:"wait_ms"` // if the agent says nothing for this time and the body's, the gateway takes it for stopped
+	WaitMS        int64  `json:"wait_ms"` // after silence for this time and the time for the body, the gateway takes the agent for stopped
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
 }
@@ -124,7 +124,7 @@ func (a *Agent) serveRule(x *exchange, _ *http.Request) error {
 	}
 	settings := g.rule.Rule()
 	w := &buffered{header: http.Header{"Content-Type": {"application/json"}}, status: http.StatusOK}
-	_ = json.NewEncoder(w).Encode(ruleResponse{ // there is nothing in it that can't be encoded
+	_ = json.NewEncoder(w).Encode(ruleResponse{ // all of these values can be encoded
 		ReadsBody:     g.rule.ReadsBody(),
 		MaxBody:       settings.MaxBody,
 		BodyTimeoutMS: settings.BodyTimeout.Milliseconds(),

@@ -12,25 +12,26 @@ import (
 )
 
 const (
-	headTimeout   = 5 * time.Second  // for the head of a request, once it has begun
-	bodyTimeout   = 15 * time.Second // for the head and the body, unless a handler says otherwise
-	idleTimeout   = 2 * time.Minute  // between two requests, but bodyTimeout on a TCP address before the token was shown
-	writePatience = 10 * time.Second // for a client that reads nothing, once all buffers on the way to it are full
+	headTimeout   = 5 * time.Second  // for the head of a request, from its first byte on
+	bodyTimeout   = 15 * time.Second // for the head and the body, unless a handler sets another time
+	idleTimeout   = 2 * time.Minute  // between two requests; on a TCP connection that hasn't shown the token, bodyTimeout is used instead
+	writePatience = 10 * time.Second // for a client that stops reading, once all buffers on the way to it are full
 	maxHead       = 16 << 10
-	maxStrangers  = 1024 // connections to a TCP address that have not shown the token
+	maxStrangers  = 1024 // most connections to one TCP address that haven't shown the token
 )
 
-// door is a listener that counts its own connections, so that the clients of one address can't take the room of another.
+// door is a listener that counts its connections and allows a limited number. So the clients of one address can't take the connections that are meant
+// for the clients of another.
 type door struct {
 	net.Listener
 	unix bool
-	room atomic.Int64 // for how many more connections
+	room atomic.Int64 // how many more connections are allowed
 
-	strangers []*conn // on TCP, the latest connections in a ring, with the oldest at next
+	strangers []*conn // a ring of the latest connections, on TCP only; next is the index of the oldest
 	next      int
 }
 
-// newDoor returns the listener with room for so many clients.
+// newDoor returns a door for so many clients.
 func newDoor(l net.Listener, maxClients int) *door {
 	d := &door{Listener: l, unix: l.Addr().Network() == "unix"}
 	d.room.Store(2 * int64(maxClients))
@@ -40,7 +41,7 @@ func newDoor(l net.Listener, maxClients int) *door {
 	return d
 }
 
-// Accept returns the next connection for which there is room. It closes all others at once: no connection waits for room.
+// Accept returns the next connection that is allowed. It closes any other connection at once, instead of letting it wait.
 func (d *door) Accept() (net.Conn, error) {
 	for {
 		accepted, err := d.Listener.Accept()
@@ -59,8 +60,8 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// turnOut closes the oldest connection that hasn't shown the token, once too many came after it. So a client with the token gets in, however many
-// have none. A Unix socket has no strangers, because its mode says who may open it.
+// turnOut closes the oldest connection that hasn't shown the token, if there are too many of them. So a client with the token gets in, however many
+// clients without it have connected. On a Unix socket no client counts as a stranger, because the socket's mode says who may open it.
 func (d *door) turnOut(latest *conn) {
 	if d.unix {
 		return
@@ -72,27 +73,26 @@ func (d *door) turnOut(latest *conn) {
 	d.next = (d.next + 1) % len(d.strangers)
 }
 
-// conn is a connection to a client. Unlike net/http's server, it distinguishes a connection that the other side has closed from a network that is
-// silent.
+// conn is a connection to a client. It distinguishes a connection that the client has closed from a silent network, which net/http's server doesn't.
 type conn struct {
 	net.Conn
 	door  *door
-	known atomic.Bool   // a request on it had the token, if one is needed
-	whole atomic.Bool   // its request is complete, and not answered yet
-	left  chan struct{} // closed when the other side has closed the connection
+	known atomic.Bool   // a request on the connection had the token, or no token is needed
+	whole atomic.Bool   // a request is complete, and not answered yet
+	left  chan struct{} // closed when the client has closed the connection
 	leave sync.Once
 	close sync.Once
 }
 
-// connKey is the key of the conn in a request's context.
+// connKey is the key under which a request's context has the conn.
 type connKey struct{}
 
 func connOf(r *http.Request) *conn { return r.Context().Value(connKey{}).(*conn) }
 
 var errFollowed = errors.New("the request is followed by another one while it lasts")
 
-// Read ends a connection on which another request follows an unanswered one: net/http's server would keep what it has read, and no longer notice that
-// the client leaves.
+// Read ends the connection if another request follows an unanswered one. Otherwise net/http's server would keep the bytes that it has read, and no
+// longer notice that the client leaves.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.note(err)
@@ -109,7 +109,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline lets no stranger stay longer than a body may take, not even between two requests: /healthz asks for no token.
+// SetReadDeadline allows a connection that hasn't shown the token no more time than for a body, not even between two requests. Such connections can
+// ask for /healthz, which needs no token.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	if most := time.Now().Add(bodyTimeout); !c.door.unix && !c.known.Load() && (t.IsZero() || t.After(most)) {
 		t = most
@@ -123,16 +124,16 @@ func (c *conn) note(err error) {
 	}
 }
 
-// Close closes the connection, and makes room for another one.
+// Close closes the connection, and so allows another one.
 func (c *conn) Close() error {
 	c.close.Do(func() { c.door.room.Add(1) })
 	return c.Conn.Close()
 }
 
-// silence is how long the machine of a client may be silent before it counts as cut off.
+// silence is how long a client's machine may send nothing before it counts as cut off.
 const silence = 5 * time.Second
 
-// noticeSilence makes the kernel end a TCP connection whose other side doesn't answer any more.
+// noticeSilence makes the kernel end a TCP connection when the other side doesn't answer any more.
 func noticeSilence(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

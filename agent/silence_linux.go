@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacknowledged ends a connection on which data isn't acknowledged in time. SetKeepAlive probes only an idle connection.
+// limitUnacknowledged ends a connection if the other side doesn't acknowledge data in time. SetKeepAlive probes idle connections only.
 func limitUnacknowledged(t *net.TCPConn) {
 	raw, err := t.SyscallConn()
 	if err != nil {

@@ -4,5 +4,5 @@ package agent
 
 import "net"
 
-// limitUnacknowledged does nothing: the system gives up unacknowledged data after minutes.
+// limitUnacknowledged does nothing: on its own, the system ends such a connection after minutes.
 func limitUnacknowledged(*net.TCPConn) {}

@@ -12,25 +12,25 @@ import (
 
 // stream is the response to a client that holds a lock: lines that say how long the lock is valid.
 //
-// Each line promises that the lock is the client's until the end that the line names. A client that was cut off, or that reads late, relies on the
-// latest promise. So if anything but the client ends the hold, the agent keeps the lock until then.
+// Each line promises the client that it has the lock until a certain time. A client that is cut off, or that reads late, relies on the latest promise
+// that it has read. So unless the client itself ends the hold, the agent keeps the lock until the latest promised time.
 type stream struct {
 	*exchange
-	lock  *redlock.Lock // whose validity the lines say; nil for none
-	quiet bool          // a renewal has no line: the client may not read for as long as it holds the lock
+	lock  *redlock.Lock // the lock that the lines are about; nil for none
+	quiet bool          // a renewal sends no line, because the client may not read while it holds the lock
 	line  []byte
 
-	span     time.Duration // of the lease, when the hold began
-	until    time.Time     // the end of the lease in the last line
-	promised time.Time     // the latest end in any line
-	echoed   int64         // the newest mark that a line has answered
+	span     time.Duration // the length of the lease when the hold began
+	until    time.Time     // the end of the lease in the newest line
+	promised time.Time     // the latest end of the lease in any line
+	echoed   int64         // the newest mark that was answered
 }
 
-// errLeft reports that a client has not ended its hold in order.
+// errLeft is the error for a client that has left without ending its hold in order.
 var errLeft = errors.New("the client has left without ending its request")
 
-// hold sends the first line, with more fields: JSON that begins with a comma, or nothing. It informs the client until the hold ends, and returns nil
-// if the client has ended it in order. When it returns, nobody relies on the lock any more, unless the lock was lost.
+// hold sends the first line, to which it appends more: JSON fields that begin with a comma, or nothing. It sends lines until the hold ends, and
+// returns nil if the client has ended it in order. When hold returns, nobody relies on the lock any more, unless the lock was lost.
 func (s *stream) hold(more []byte, heartbeat time.Duration) error {
 	s.endWait()
 	err := s.begin(more)
@@ -48,7 +48,7 @@ func (s *stream) hold(more []byte, heartbeat time.Duration) error {
 	return cmp.Or(err, errLeft)
 }
 
-// begin answers 200 with the first line.
+// begin sends status 200 and the first line.
 func (s *stream) begin(more []byte) error {
 	s.line = append(s.line[:0], '{')
 	if s.lock != nil {
@@ -64,8 +64,8 @@ func (s *stream) begin(more []byte) error {
 	return s.send()
 }
 
-// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil after the client's last sign, or else why the
-// hold has ended.
+// keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil when the client can send nothing more, and
+// otherwise the reason why the hold has ended.
 func (s *stream) keep(heartbeat time.Duration) error {
 	began := time.Now()
 	s.span = s.until.Sub(began)
@@ -73,7 +73,7 @@ func (s *stream) keep(heartbeat time.Duration) error {
 		next := s.nextCheck()
 		mark, received := s.newest()
 		if heartbeat > 0 {
-			silent := min(time.Since(received), time.Since(began)) // a client that waits sends no marks
+			silent := min(time.Since(received), time.Since(began)) // a waiting client sends no marks, so count from the start of the hold
 			if silent > heartbeat {
 				s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
 				return errors.Join(errLeft, s.control.Flush())
@@ -100,13 +100,13 @@ func (s *stream) keep(heartbeat time.Duration) error {
 	}
 }
 
-// nextCheck returns when to look whether the lease was renewed, which the locker does when a third of it is over.
+// nextCheck returns when to look whether the lease was renewed. The locker renews a lease when a third of it is over.
 func (s *stream) nextCheck() time.Duration {
 	return max(s.span/20, time.Until(s.lock.Until())-s.span*3/5, 5*time.Millisecond)
 }
 
-// lapse waits until the client can't rely on the lock any more: it has ended its request, it has closed the connection, or all promises of the lines
-// are over.
+// lapse waits until the client can't rely on the lock any more: the client has ended its request or closed the connection, or the promises of all
+// lines are over.
 func (s *stream) lapse() {
 	if s.lock == nil {
 		return
@@ -131,8 +131,8 @@ func (s *stream) lapse() {
 	}
 }
 
-// appendValidity appends how long after the newest mark the lease ends. The client counts from when it began to send the mark, which is earlier. So
-// however late this line is, the client doesn't believe in its lock for too long.
+// appendValidity appends the time from the newest mark to the end of the lease. The client adds it to the time at which it began to send the mark,
+// which is earlier. So however late the line arrives, the client never believes in its lock for too long.
 func (s *stream) appendValidity() {
 	mark, received := s.newest()
 	s.echoed = mark
@@ -146,7 +146,7 @@ func (s *stream) appendValidity() {
 	s.line = strconv.AppendInt(s.line, max(0, s.until.Sub(received)).Milliseconds(), 10)
 }
 
-// send ends the line, and sends it. A client that doesn't read in time loses its connection.
+// send ends the line and sends it. A client that doesn't read in time loses its connection.
 func (s *stream) send() error {
 	s.put()
 	return s.control.Flush()
@@ -155,13 +155,13 @@ func (s *stream) send() error {
 func (s *stream) put() {
 	s.line = append(s.line, "}\n"...)
 	_ = s.control.SetWriteDeadline(time.Now().Add(writePatience))
-	_, _ = s.w.Write(s.line) // Flush has the error
+	_, _ = s.w.Write(s.line) // Flush returns the error
 }
 
-// end writes the last line, which is sent with the end of the response. The client may have left.
+// end writes the last line, which goes out with the end of the response, if the client is still there.
 func (s *stream) end(fields any) {
 	s.conn.whole.Store(false)
-	text, _ := json.Marshal(fields) // these fields can always be encoded
+	text, _ := json.Marshal(fields) // all of these values can be encoded
 	s.line = append(s.line[:0], text[:len(text)-1]...)
 	s.put()
 }
@@ -174,9 +174,9 @@ type lostLine struct {
 
 // releasedLine is the last line of a lock that the client has given back.
 type releasedLine struct {
-	Released    bool   `json:"released"`              // the lock had not ended before
-	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may be taken until the ttl is over
-	Forgotten   bool   `json:"forgotten,omitempty"`   // the work is done, and no quorum remembers that
+	Released    bool   `json:"released"`              // the lock had not ended before the client gave it back
+	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may stay locked until the TTL is over
+	Forgotten   bool   `json:"forgotten,omitempty"`   // the work is done, but no quorum remembers it
 	Detail      string `json:"detail,omitempty"`
 }
 
@@ -192,7 +192,7 @@ func lossOf(cause error) lostLine {
 	return lostLine{"lost", "the lease could not be renewed"}
 }
 
-// releasedFor returns the last line for the error of an Unlock.
+// releasedFor returns the last line after an Unlock that has returned this error.
 func releasedFor(err error) releasedLine {
 	forgotten := errors.Is(err, redlock.ErrNotRemembered)
 	switch {

@@ -15,9 +15,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-const maxTurnLine = 512 << 10 // of the line that describes a request, with all its headers
+const maxTurnLine = 512 << 10 // most bytes of the line that describes a request with all its headers
 
-// turnRequest is the request of a gateway's client, on the second line of POST /v1/turn.
+// turnRequest describes the request of a gateway's client. It is the second line of POST /v1/turn.
 type turnRequest struct {
 	Method  string      `json:"method"`
 	Target  string      `json:"target"`
@@ -27,23 +27,23 @@ type turnRequest struct {
 	Header  http.Header `json:"header"`
 	Trailer []string    `json:"trailer"`
 	Length  int64       `json:"length"`
-	Body    bool        `json:"body"` // frames follow
+	Body    bool        `json:"body"` // the frames of a body follow
 }
 
-// turn is a request of a gateway's client on its way through a rule.
+// turn is one request of a gateway's client, for which a rule takes locks.
 type turn struct {
 	agent  *Agent
 	rule   *gatewayRule
 	stream *stream
 	*exchange
-	frames  *frames       // of the body; nil for none
-	request *http.Request // of the gateway's client
+	frames  *frames       // the frames of the body; nil for none
+	request *http.Request // the request of the gateway's client
 	sent    turnRequest
 
 	begun bool // the response has begun
 }
 
-// serveTurn takes the locks for a request, and holds them for as long as the gateway keeps its own request open.
+// serveTurn takes the locks for a request of a gateway's client, and holds them for as long as the gateway keeps its own request open.
 func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	t := &turn{agent: a, exchange: x, stream: &stream{exchange: x}}
 	if !x.open {
@@ -72,8 +72,8 @@ func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	return nil
 }
 
-// headless is the writer that a rule gets. Nothing is written to it, because the response is the gateway's business. Its control sets the deadline of
-// a body.
+// headless is the ResponseWriter that the rule gets. It has no response, because the gateway sends the response. Its control can set the deadline for
+// reading the body.
 type headless struct {
 	header http.Header
 	*http.ResponseController
@@ -83,7 +83,7 @@ func (w headless) Header() http.Header         { return w.header }
 func (w headless) Write(p []byte) (int, error) { return len(p), nil }
 func (w headless) WriteHeader(int)             {}
 
-// read reads the lines, and makes the request that they describe.
+// read reads the lines that describe the request, and makes the request.
 func (t *turn) read() error {
 	settings, err := readLine(t.lines, maxSettings)
 	if err != nil {
@@ -93,7 +93,7 @@ func (t *turn) read() error {
 	if err != nil {
 		return lineError(err)
 	}
-	_ = t.control.SetReadDeadline(time.Time{}) // the rule has one for the body
+	_ = t.control.SetReadDeadline(time.Time{}) // the rule sets a deadline for the body
 	if t.rule, err = t.agent.rule(settings); err != nil {
 		return err
 	}
@@ -103,8 +103,8 @@ func (t *turn) read() error {
 	return t.describe()
 }
 
-// describe makes the request of the gateway's client, as a server would have received it. Its context ends with the wait, because the turn ends with
-// the work, and not with the client.
+// describe makes the request of the gateway's client as a server would have received it. The request's context ends with the wait, because the turn
+// lasts as long as the work, even if the client leaves.
 func (t *turn) describe() error {
 	u, err := parseTarget(t.sent.Method, t.sent.Target)
 	if err != nil {
@@ -149,7 +149,7 @@ func parseTarget(method, target string) (*url.URL, error) {
 	return u, err
 }
 
-// hold is the handler of the rule: it lasts for as long as the gateway's request.
+// hold is the handler behind the rule. It returns when the gateway ends its request.
 func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	if err := t.dropBody(r); err != nil {
 		return errors.Join(errLeft, err)
@@ -160,7 +160,7 @@ func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	return t.stream.hold(t.changes(r, taken), 0)
 }
 
-// dropBody reads the body to its end to free its memory: now only the upstream needs the body, and the gateway has it.
+// dropBody reads the body to its end, and so frees its memory. Only the upstream needs the body from now on, and the gateway sends it.
 func (t *turn) dropBody(r *http.Request) error {
 	var body io.Reader = r.Body
 	switch {
@@ -173,15 +173,15 @@ func (t *turn) dropBody(r *http.Request) error {
 	return err
 }
 
-// unlock returns the error of releasing a turn that has ended in order.
+// unlock returns the error of the release, for a turn that has ended in order.
 func (t *turn) unlock() error {
 	if t.stream.lock == nil {
 		return nil
 	}
-	return t.stream.lock.Unlock() // the rule has called it before; it returns the same error again
+	return t.stream.lock.Unlock() // the rule has called Unlock before, which returns the same error again
 }
 
-// changes returns the fields of the first line that change the request's headers.
+// changes returns the fields of the first line that say how the gateway must change the request's headers.
 func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 	change := struct {
 		Pass    bool               `json:"pass,omitempty"`
@@ -208,7 +208,7 @@ func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 			change.Trailer = append(change.Trailer, name)
 		}
 	}
-	text, _ := json.Marshal(change) // there is nothing in it that can't be encoded
+	text, _ := json.Marshal(change) // all of these values can be encoded
 	text = text[1 : len(text)-1]
 	if taken.Lock != nil {
 		return append([]byte{','}, text...)
@@ -216,7 +216,7 @@ func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 	return text
 }
 
-// frames is the body that a gateway sends. Each frame has its length in decimal on a line of its own; a frame of 0 bytes is the end.
+// frames is the body that a gateway sends in frames. A frame's length in decimal is on a line before the frame; a frame of 0 bytes is the end.
 type frames struct {
 	from *bufio.Reader
 	left int64
@@ -244,7 +244,7 @@ func (f *frames) Read(p []byte) (int, error) {
 	return n, f.err
 }
 
-// next begins the next frame, or returns io.EOF after the last.
+// next begins the next frame, or returns io.EOF after the last one.
 func (f *frames) next() error {
 	line, err := f.from.ReadSlice('\n')
 	switch {
@@ -265,5 +265,5 @@ func (f *frames) next() error {
 	return io.EOF
 }
 
-// Close does nothing: the body is a part of the gateway's request.
+// Close does nothing, because the body is a part of the gateway's request.
 func (f *frames) Close() error { return nil }

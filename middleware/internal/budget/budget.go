@@ -1,4 +1,4 @@
-// Package budget bounds what many take of one thing, such as memory, and keeps some of it for those that take little.
+// Package budget bounds how much memory, or another resource, all clients take together, and reserves a part for those that take little.
 package budget
 
 import (
@@ -10,34 +10,35 @@ import (
 const (
 	smallBody = 16 << 10 // bytes; most bodies are smaller
 	keptPart  = 8        // one part in so many of a budget is reserved for small bodies
-	share     = 3        // a client may have so many times what it leaves to others
+	share     = 3        // a client may take so many times as much as it leaves to others
 )
 
-// Budget bounds the bytes of bodies, or of responses, that are in memory at once. A body takes room as it arrives. If it finds none it
-// waits. A part of the budget is reserved for bodies up to 16 KiB, and no client takes more than three times what it leaves to others.
+// Budget bounds how many bytes of bodies, or of responses, are in memory at once. A body takes room as it arrives, and waits if
+// there is none. A part of the budget is reserved for bodies of up to 16 KiB. No client takes more than three times as much as it
+// leaves to others.
 type Budget struct {
 	size int64
 
 	mu      sync.Mutex
-	largest int64       // body that may come, of all that were here
+	largest int64       // the most bytes that any body so far was allowed
 	pools   [pools]Pool // by kind of room
 	line    []*waiting
-	first   *Portion // of the one body that may use the last room
+	first   *Portion // the portion that may use the room "last"; nil for none
 }
 
 // The kinds of room.
 const (
 	common = iota
-	small  // for small bodies
-	last   // for the first in line; as large as a body may be
+	small  // reserved for small bodies
+	last   // reserved for the first body in line; as large as the largest body may be
 	pools
 )
 
-// Bodies that have arrived in part, and wait for room for the rest, hold what others wait for. They don't wait for each other
-// for ever, because one of them, the first in line, can always be completed: the last room is large enough for any body, and it
-// is used only by bodies that were first before and are complete now. Their handlers, like those of all complete bodies, wait for
-// no room. When the first is complete, or has run out of time, the next one becomes the first. (If a body may be larger than all
-// that came before, the last room may be too small for it until the others are done.)
+// A body that waits for the rest of its room keeps the room that it has, for which other bodies may wait. Bodies can't wait for each
+// other forever, because the first one in line can always be completed: the room "last" is large enough for any body. Only the first
+// body takes from it, and when that body is complete, its handler waits for no room, like the handlers of all complete bodies. When
+// the first body is complete, or has run out of time, the next one becomes the first. (If a body may be larger than all bodies before
+// it, "last" may be too small for it until the others are done.)
 
 // New returns a budget of so many bytes. No body may be larger.
 func New(size int64) *Budget {
@@ -48,7 +49,7 @@ func New(size int64) *Budget {
 	return b
 }
 
-// Size returns how many bytes may be in memory.
+// Size returns how many bytes may be in memory at once.
 func (b *Budget) Size() int64 { return b.size }
 
 // Waiting returns how many bodies wait for room.
@@ -58,7 +59,7 @@ func (b *Budget) Waiting() int {
 	return len(b.line)
 }
 
-// Usage returns how many bytes the bodies that are in memory take, and how many they may take.
+// Usage returns how many bytes all bodies in memory take now, and how many they may take.
 func (b *Budget) Usage() (used, size int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -68,25 +69,25 @@ func (b *Budget) Usage() (used, size int64) {
 	return used, b.size
 }
 
-// Pool is one kind of room, which clients share. Its user holds a lock.
+// Pool is the room of one kind, which all clients share. The user of a Pool must hold a lock.
 type Pool struct {
 	used int64
 	of   map[string]int64 // by client
 }
 
-// NewPool returns a Pool of which nothing is taken.
+// NewPool returns a Pool from which nothing is taken yet.
 func NewPool() Pool { return Pool{of: make(map[string]int64)} }
 
 // Used returns how much all clients have taken.
 func (p *Pool) Used() int64 { return p.used }
 
-// Leaves reports whether a client that takes so much more leaves enough of the limit to others.
+// Leaves reports whether the client may take this much more: it must leave enough of the limit to other clients.
 func (p *Pool) Leaves(client string, more, limit int64) bool {
 	left := limit - p.used - more
 	return left >= 0 && (p.of[client]+more)/share <= left
 }
 
-// Add counts what a client takes or, if it is negative, gives back.
+// Add counts bytes that a client takes or, if the number is negative, gives back.
 func (p *Pool) Add(client string, bytes int64) {
 	p.used += bytes
 	if p.of[client] += bytes; p.of[client] == 0 {
@@ -94,14 +95,14 @@ func (p *Pool) Add(client string, bytes int64) {
 	}
 }
 
-// Portion is what a body has of a budget.
+// Portion is the part of a budget that one body has taken.
 type Portion struct {
 	budget *Budget
 	client string
 	taken  [pools]int64
 }
 
-// Budget returns the budget of which it is a portion.
+// Budget returns the budget to which the portion belongs.
 func (p *Portion) Budget() *Budget { return p.budget }
 
 // Has returns how much room the portion has.
@@ -123,20 +124,20 @@ func (p *Portion) add(kind int, bytes int64) {
 	p.budget.pools[kind].Add(p.client, bytes)
 }
 
-// waiting is a portion that waits for more.
+// waiting is a portion that waits for more room.
 type waiting struct {
 	portion *Portion
 	more    int64
 	granted chan struct{}
 }
 
-// room returns how much the budget has of a kind.
+// room returns how much of the budget is for one kind of room, taken or not.
 func (b *Budget) room(kind int) int64 {
 	kept := max(0, min(b.size/keptPart, b.size-b.largest))
 	return [pools]int64{b.size - kept - b.largest, kept, b.largest}[kind]
 }
 
-// grant takes more for a portion, and reports whether there was room.
+// grant takes more room for a portion, and reports whether there was enough.
 func (b *Budget) grant(p *Portion, more int64) bool {
 	switch {
 	case b.pools[common].Leaves(p.client, more, b.room(common)):
@@ -168,7 +169,7 @@ func (b *Budget) serveLine() {
 	}
 }
 
-// Portion returns an empty portion, for one body of a client, which may have at most so many bytes.
+// Portion returns an empty portion for one body of a client. The body may have at most this many bytes.
 func (b *Budget) Portion(client string, most int64) *Portion {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,7 +185,7 @@ func (p *Portion) TrySpare(more int64) bool {
 	return b.pools[common].Leaves(p.client, more, b.room(common)/2) && b.grant(p, more)
 }
 
-// Take waits for more room until ctx ends, and reports whether it has got it.
+// Take waits for more room until ctx ends, and reports whether the portion got it.
 func (p *Portion) Take(ctx context.Context, more int64) bool {
 	b := p.budget
 	b.mu.Lock()
@@ -204,14 +205,14 @@ func (p *Portion) Take(ctx context.Context, more int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := slices.Index(b.line, w)
-	if i < 0 { // just in time
+	if i < 0 { // the room was granted just as ctx ended
 		return true
 	}
 	b.line = slices.Delete(b.line, i, i+1)
 	return false
 }
 
-// Settle gives back all but so many bytes. It is called when the body needs no more room, so that another can be the first.
+// Settle gives back all room except for so many bytes. Call it when the body needs no more room, so that the next body becomes the first.
 func (p *Portion) Settle(keep int64) {
 	b := p.budget
 	b.mu.Lock()

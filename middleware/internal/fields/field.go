@@ -1,5 +1,5 @@
-// Package fields finds the values of named fields in JSON, in forms and in queries. It looks at all spellings of a name that
-// some reader takes for the field, and refuses what two readers could read differently: docs/keys.md has the table.
+// Package fields finds the values of named fields in JSON, forms and queries. It looks at every spelling of a name that some
+// upstream takes for the field, and refuses a body that two upstreams could read differently. docs/keys.md has the table.
 package fields
 
 import (
@@ -18,53 +18,53 @@ const (
 	// MaxValues is how many different values a field, and how many keys a request, may have.
 	MaxValues = 16
 
-	maxSteps = 16      // of the path of a field
+	maxSteps = 16      // of names in the path of a field
 	maxValue = 4 << 10 // bytes of one value
 
-	minNumber = 1e-30 // besides 0: six bytes such as 1e-308 become 310 in a key
+	minNumber = 1e-30 // the smallest number allowed, except 0: the six bytes of 1e-308 would become 310 in a key
 )
 
-// The errors of values.
+// The errors for values from which no key is made.
 var (
 	ErrMissing   error = fold.Error("missing or empty")
 	ErrAmbiguous error = fold.Error("given more than once, or under a name or in a place that some upstreams take for this one")
 	ErrTooMany   error = fold.Error(fmt.Sprintf("more than %d different values", MaxValues))
 	ErrNotScalar error = fold.Error("is an object or array; want a string, number or boolean")
-	// ErrPartly does not match ErrMissing: the next alternative, or a request without a lock, would leave out the keys of the
-	// elements that have the field.
+	// ErrPartly doesn't match ErrMissing. If it did, the rule would use the next alternative, or serve the request without a lock, and so
+	// not lock the keys of the elements that have the field.
 	ErrPartly error = fold.Error("missing or empty in some of the elements only")
 )
 
 var errBadNumber error = fold.Error("number is too large, or too close to 0")
 
-// Field is the place of a value in a body or query, such as data.object.id.
+// Field says where in a body or query a value is, such as data.object.id.
 type Field struct {
-	Format string // json, form or payload (JSON in a field of a form) if only that is read; empty for all
+	Format string // json, form, or payload (JSON in a field of a form) if the body must be of this format; empty if any format will do
 
 	path []step   // in JSON
-	or   [][]step // if set, path leads to a list, and each of its elements has the first of these that is present
+	or   [][]step // for alternatives in a list: path leads to the list, and each element has the value at the first of these paths that it has
 	each bool     // whether the field may have several values
 
-	name, bracketed string     // in a form: order.id, order[id]
-	names           []ownNames // several for alternatives in one list
+	name, bracketed string     // the name in a form, as order.id and as order[id]
+	names           []ownNames // all spellings of the name; more than one element for alternatives in one list
 }
 
-// ownNames are all names that some reader takes for that of a field.
+// ownNames are all names that some reader of a form takes for the name of a field.
 type ownNames struct {
 	steps  []nameStep
 	name   Name
-	listed bool // a step leads into a list, whose index may be left out
+	listed bool // the path leads into a list, whose index some forms leave out
 }
 
 // step is one step of a path: to a member of an object, to an element of an array, or to each element of it.
 type step struct {
 	name   string
 	joined string
-	index  int // in an array; -1 for none
+	index  int // of the array element; -1 for none
 	each   bool
 }
 
-// Parse reads the path of a field: names and numbers separated by dots, where name[] means each element of a list. A dot in a
+// Parse reads the path of a field: names and numbers with dots between them. name[] means every element of a list. A dot inside a
 // name is written \.
 func Parse(text string) (Field, error) {
 	const dot = "\x00"
@@ -95,8 +95,8 @@ func Parse(text string) (Field, error) {
 // Several reports whether the field may have several values.
 func (f *Field) Several() bool { return f.each }
 
-// Join makes one field of two in the same list, and reports whether they are: with {body.items[].a|body.items[].b} each
-// element has the one or the other.
+// Join merges the next field into this one if both are in the same list, and reports whether it did. With
+// {body.items[].a|body.items[].b} each element of the list has a value for a or for b.
 func (f *Field) Join(next Field) bool {
 	if !f.each || !next.each || f.Format != next.Format {
 		return false
@@ -113,7 +113,7 @@ func (f *Field) Join(next Field) bool {
 	return true
 }
 
-// split splits the path after its last list.
+// split splits the path after the last step that leads to every element of a list.
 func (f *Field) split() (list, rest []step) {
 	n := len(f.path)
 	for !f.path[n-1].each {
@@ -129,19 +129,20 @@ func arrayIndex(name string) int {
 	return -1
 }
 
-// Found is what was found of a field.
+// Found has the values of one field in one body or query.
 type Found struct {
 	Values []string
 	Err    error
 
 	large   []string // numbers in Values that many readers round
-	missing bool     // the field, or that of one element, is missing or empty
+	missing bool     // the field is missing or empty, in the body or in one element of a list
 
-	absent    bool   // JSON has nothing of the path
-	unwrapped *Found // what the rest of its path leads to, in JSON
+	absent    bool   // the JSON has nothing along the path
+	unwrapped *Found // what the path without its first name leads to, in JSON
 }
 
-// Unwrapped returns what a reader that wraps JSON in the name of its resource finds where the field is missing, or nil.
+// Unwrapped returns what Rails finds if the field is missing, or nil. Rails wraps JSON in the name of the resource, so it finds order.id in
+// {"id":42}.
 func (f *Found) Unwrapped() *Found {
 	if !f.absent || f.unwrapped == nil || len(f.unwrapped.Values) == 0 && !f.unwrapped.failed() {
 		return nil
@@ -149,7 +150,7 @@ func (f *Found) Unwrapped() *Found {
 	return f.unwrapped
 }
 
-// Result returns the values, or the error that matters most. If Some of the values are of use, it returns them as well.
+// Result returns the values, or the error that matters most. If Some accepts the error, it returns the values that were found as well.
 func (f *Found) Result() ([]string, error) {
 	switch {
 	case f.failed():
@@ -164,10 +165,10 @@ func (f *Found) Result() ([]string, error) {
 	return f.Values, nil
 }
 
-// Some reports whether an error leaves some values, which may be locked together with those of other fields.
+// Some reports whether values were found despite this error. Placeholders that lock the values of several fields together can use them.
 func Some(err error) bool { return err == nil || err == ErrPartly || err == ErrNotScalar }
 
-// Rounded returns the numbers to which many readers round those in Values.
+// Rounded returns the large numbers of Values as many readers round them.
 func (f *Found) Rounded() []string {
 	var rounded []string
 	for _, text := range f.large {
@@ -178,14 +179,15 @@ func (f *Found) Rounded() []string {
 	return rounded
 }
 
-// fail notes why the values are of no use. The first reason stays, unless it is ErrNotScalar, which some placeholders ignore.
+// fail notes the error that keeps the values from being used. The first error stays, except for ErrNotScalar, which some placeholders
+// ignore.
 func (f *Found) fail(err error) {
 	if !f.failed() {
 		f.Err = err
 	}
 }
 
-// failed reports whether no further value matters.
+// failed reports whether an error has made all further values useless.
 func (f *Found) failed() bool { return f.Err != nil && f.Err != ErrNotScalar }
 
 func (f *Found) add(value string) {
@@ -194,9 +196,9 @@ func (f *Found) add(value string) {
 		f.missing = true
 	case len(value) > maxValue:
 		f.fail(fold.Error(fmt.Sprintf("longer than %d bytes", maxValue)))
-	case slices.Contains(f.Values, value): // it makes the same key
+	case slices.Contains(f.Values, value): // the same value makes the same key
 	case len(f.Values) == MaxValues:
-		f.Err = ErrTooMany // whatever else is wrong: Values lacks some
+		f.Err = ErrTooMany // replaces any other error, because Values is incomplete
 	default:
 		f.Values = append(f.Values, value)
 	}
@@ -211,10 +213,10 @@ func (f *Found) addText(value []byte) {
 	f.add(text)
 }
 
-// addNumber adds a number in its one spelling: 42, 42.0 and 4.2e1 are the same, and so is every number that readers round to
-// it. A large number has two values, because some readers keep it exact, and so has a fraction, because some want a whole number.
+// addNumber adds a number in one spelling, which 42, 42.0 and 4.2e1 have in common, as do all numbers that readers round to the same
+// number. It adds two values for a large number, because some readers keep it exact, and for a fraction, because some readers cut it.
 func (f *Found) addNumber(text string) {
-	if f.failed() || slices.Contains(f.large, text) { // some numbers take long to parse
+	if f.failed() || slices.Contains(f.large, text) { // parsing some numbers takes long
 		return
 	}
 	float, err := strconv.ParseFloat(text, 64)
@@ -232,7 +234,7 @@ func (f *Found) addNumber(text string) {
 	}
 }
 
-// addLarge adds numbers that many readers round. They are rounded later: six bytes such as 1e308 become 309, as often as the
+// addLarge adds numbers that many readers round. Rounded does so later, because the six bytes of 1e308 become 309, each time that the
 // body has them.
 func (f *Found) addLarge(texts ...string) {
 	for _, text := range texts {
@@ -242,7 +244,7 @@ func (f *Found) addLarge(texts ...string) {
 	}
 }
 
-// addFirst adds the first of several alternatives that an element of a list has.
+// addFirst adds the first alternative that an element of a list has.
 func (f *Found) addFirst(alternatives []Found) {
 	for _, a := range alternatives {
 		values, err := a.Result()
@@ -252,7 +254,7 @@ func (f *Found) addFirst(alternatives []Found) {
 		if err != nil {
 			f.fail(err)
 		} else {
-			for _, value := range values { // several of one number
+			for _, value := range values { // one number can have several values
 				f.add(value)
 			}
 			f.addLarge(a.large...)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxPairs     = 1_000  // of a form or query; PHP, Express and node's querystring leave out the rest
-	maxCollected = 10_000 // of bytes that some reader takes for one, if they begin like a field
+	maxPairs     = 1_000  // most pairs in a form or query; PHP, Express and node's querystring drop any further ones
+	maxCollected = 10_000 // most pairs that begin like a field, in bytes that aren't declared as a form but that some reader takes for one
 )
 
 var (
@@ -21,13 +21,13 @@ var (
 	errTooManyCollected error = fold.Error(fmt.Sprintf("more than %d pairs such as a=b, which some reader takes for the fields of a form; send fewer, or read the field with {json.…}", maxCollected))
 )
 
-// InForm finds fields in a form or query in one pass, and keeps nothing but their values. Names that some reader takes for that of a
-// field, such as ID, id[] and [id] for id, are refused even if the field has no other; a list has the values of all of them.
+// InForm finds fields in a form or query in one pass, and keeps only their values. It refuses a name that some reader takes for the
+// name of a field, such as ID, id[] or [id] for id, even if that name is the only one in the form. For a list, all of these names count.
 func InForm(raw []byte, fields []Field) ([]Found, error) {
 	if err := grammar.Form(raw); err != nil {
 		return nil, err
 	}
-	if bytes.Count(raw, []byte("&")) >= maxPairs { // Express counts empty ones, too
+	if bytes.Count(raw, []byte("&")) >= maxPairs { // Express counts empty pairs too
 		return nil, errTooManyPairs
 	}
 	results := make([]Found, len(fields))
@@ -57,9 +57,9 @@ func InForm(raw []byte, fields []Field) ([]Found, error) {
 	return results, nil
 }
 
-// Collect returns everything that a reader who takes the bytes for a form or a query may find of the fields. It is for bytes
-// that are declared as something else, and for those that some reader merges with the body. If too many may be the fields, each of
-// those found has an error.
+// Collect returns all values of the fields that some reader may find if it takes the bytes for a form or a query. The bytes are
+// declared as something else, or some reader merges them with the body. If too many pairs may be the fields, all that were found have
+// an error.
 func Collect(raw []byte, fields []Field) []Found {
 	results := make([]Found, len(fields))
 	if bytes.IndexByte(raw, '=') < 0 {
@@ -87,11 +87,11 @@ func Collect(raw []byte, fields []Field) []Found {
 	return results
 }
 
-// TooMany reports whether an error of what was collected means that some of it is missing.
+// TooMany reports whether the error means that Collect has left out values.
 func TooMany(err error) bool { return err == ErrTooMany || err == errTooManyCollected }
 
-// pairs yields the names, unescaped, and the values of a form, whose fields end at "&" or another separator. Both are valid until the next
-// pair.
+// pairs yields the unescaped names and the values of a form, whose pairs end at "&" or at the separator. A name and a value are valid until
+// the next pair.
 func pairs(raw []byte, separator byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		var unescaped []byte
@@ -99,7 +99,7 @@ func pairs(raw []byte, separator byte) iter.Seq2[[]byte, []byte] {
 			end, equals, escaped := 0, -1, false
 			for ; end < len(raw) && raw[end] != '&' && raw[end] != separator; end++ {
 				switch c := raw[end]; {
-				case c > '=' || equals >= 0: // most are letters
+				case c > '=' || equals >= 0: // most bytes are letters, so look for them first
 				case c == '=':
 					equals = end
 				case c == '%', c == '+':
@@ -122,7 +122,7 @@ func pairs(raw []byte, separator byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// AppendUnescaped appends a text of a form with its escapes undone. Anything that is no valid escape stays as it is.
+// AppendUnescaped appends a text of a form without its escapes. An invalid escape stays as it is.
 func AppendUnescaped(to, text []byte) []byte {
 	to = slices.Grow(to, len(text))
 	for i := 0; i < len(text); i++ {
@@ -139,11 +139,11 @@ func AppendUnescaped(to, text []byte) []byte {
 	return to
 }
 
-// Payload is the format of fields in the JSON that is the field of this name in a form, as GitHub and Slack send it.
+// Payload is the format of fields in JSON that a form has in its field "payload", as GitHub and Slack send it.
 const Payload = "payload"
 
-// InPayload finds the fields of the format payload in the JSON that is the payload of a form. They replace what the form has
-// under their names.
+// InPayload finds the fields of the format payload in the JSON inside a form. Their values replace the values that the form itself has
+// under the same names.
 func InPayload(raw []byte, fields []Field, found []Found) error {
 	var at []int
 	var inside []Field
@@ -169,7 +169,7 @@ func InPayload(raw []byte, fields []Field, found []Found) error {
 	return nil
 }
 
-// HasPayload reports whether some reader finds a payload in a query. Only fields of that format make it matter.
+// HasPayload reports whether some reader finds a payload in a query. It looks only if a field has the format payload.
 func HasPayload(query []byte, fields []Field) bool {
 	if !slices.ContainsFunc(fields, func(field Field) bool { return field.Format == Payload }) {
 		return false
@@ -179,7 +179,7 @@ func HasPayload(query []byte, fields []Field) bool {
 	return err != nil || found.Err != nil || len(found.Values) > 0
 }
 
-// payloadOf returns the payload, still with its escapes.
+// payloadOf returns the payload of a form, with its escapes.
 func payloadOf(raw []byte) (payload []byte, err error) {
 	wanted, err := Parse(Payload)
 	if err != nil {

@@ -16,28 +16,28 @@ import (
 )
 
 const (
-	maxMembers = 5_000 // and elements, of what is on the way to a field
+	maxMembers = 5_000 // most members and elements on the way to the fields
 
-	replaced = string(utf8.RuneError) // what the decoder reads in place of half of a pair of surrogates
+	replaced = string(utf8.RuneError) // the decoder reads this in place of half a surrogate pair
 )
 
 var errTooManyMembers error = fold.Error(fmt.Sprintf("body has more than %d members or elements on the way to a field", maxMembers))
 
-// jsonReader finds fields in JSON in one pass, and keeps nothing but their values. It refuses what another reader may read
-// differently: duplicate names on a path, even if they differ in case (encoding/json takes the last one), text after the value,
-// and invalid UTF-8.
+// jsonReader finds fields in JSON in one pass, and keeps only their values. It refuses JSON that another reader may read differently:
+// duplicate names on the way to a field, even if they differ in case (encoding/json takes the last one), text after the value, and
+// invalid UTF-8.
 type jsonReader struct {
 	*jsontext.Decoder
 	found   []Found
-	members int // that were read, and elements
+	members int // members and elements that were read
 }
 
-// cursor is a field that the next value may have.
+// cursor says that the next value may belong to a field.
 type cursor struct {
 	field int
-	rest  []step // of its path, from the next value on
+	rest  []step // the rest of the field's path, from the next value on
 	or    [][]step
-	list  int // if it may be an element of what is no list to others: the field of the list
+	list  int // for a value in an object that PHP takes for a list: the field whose path has the list
 }
 
 func (c cursor) next() cursor {
@@ -45,14 +45,14 @@ func (c cursor) next() cursor {
 	return c
 }
 
-// InJSON finds fields in JSON. The decoder reads half of a pair of surrogates, such as \ud83d, as U+FFFD: JavaScript and Python write one
-// for a text that was cut within an emoji, and it is no reason to refuse a request if it isn't in a field.
+// InJSON finds fields in JSON. The decoder reads half of a surrogate pair, such as \ud83d, as U+FFFD. JavaScript and Python write one for
+// a text that was cut inside an emoji, so outside of fields it is no reason to refuse a request.
 func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	if !utf8.Valid(raw) {
 		return nil, grammar.ErrJSON
 	}
 	j := jsonReader{
-		// Names are compared below, on the paths of fields only; the decoder would have to remember all of them.
+		// Names are compared below, and only on the way to fields; to compare all, the decoder would have to remember them.
 		Decoder: jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
 		found:   make([]Found, 2*len(fields)),
 	}
@@ -66,7 +66,7 @@ func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	err := j.value(at)
 	if err == nil {
 		if _, err = j.ReadToken(); err == nil {
-			err = grammar.ErrJSON // a second value
+			err = grammar.ErrJSON // there is a second value
 		}
 	}
 	switch {
@@ -81,7 +81,7 @@ func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	return nil, grammar.ErrJSON // unlike the decoder's own error, this one doesn't quote the body
 }
 
-// value reads a value that may have these fields.
+// value reads the next value, which may belong to the fields in at.
 func (j *jsonReader) value(at []cursor) error {
 	switch kind := j.PeekKind(); {
 	case kind == '{' && slices.ContainsFunc(at, cursor.intoObject):
@@ -89,7 +89,7 @@ func (j *jsonReader) value(at []cursor) error {
 	case kind == '[' && slices.ContainsFunc(at, cursor.intoArray):
 		return j.array(at)
 	case len(at) == 0, kind == '{', kind == '[':
-		_, err := j.ReadValue() // without a look at what is in it
+		_, err := j.ReadValue() // skips the value unread
 		j.end(at, make([]bool, len(at)))
 		return err
 	}
@@ -123,8 +123,8 @@ func (j *jsonReader) object(at []cursor) error {
 			return err
 		}
 		name := token.String()
-		whole := joined(strings.ReplaceAll(name, replaced, "")) // some reader may leave out half of a pair
-		cut := strings.IndexByte(name, 0) >= 0                  // json-c and json-glib end it there
+		whole := joined(strings.ReplaceAll(name, replaced, "")) // some readers drop half of a surrogate pair
+		cut := strings.IndexByte(name, 0) >= 0                  // json-c and json-glib end the name at a zero byte
 		dotted := name
 		if strings.IndexByte(name, '[') >= 0 {
 			dotted = brackets.Replace(name)
@@ -138,7 +138,7 @@ func (j *jsonReader) object(at []cursor) error {
 				continue
 			}
 			if name != c.rest[0].name && slices.ContainsFunc(at, func(c cursor) bool { return len(c.rest) > 0 && c.rest[0].name == name }) {
-				continue // the rule has another field for it
+				continue // the rule has a field with exactly this name
 			}
 			if seen[i] || name != c.rest[0].name {
 				j.found[c.field].fail(ErrAmbiguous)
@@ -163,8 +163,8 @@ func (j *jsonReader) object(at []cursor) error {
 
 var brackets = strings.NewReplacer("[", ".", "]", "")
 
-// isShortcut reports whether a member of an object, whose name is written with dots, may be what is behind a path to others: lodash's get
-// finds the name order.id before the path. So does JavaScript's Object.assign what is in __proto__.
+// isShortcut reports whether some library takes the name of one member, written with dots, for a whole path. Lodash's get looks for a member
+// "order.id" before it follows the path. (The caller refuses __proto__, whose members Object.assign of JavaScript takes for the object's own.)
 func isShortcut(name string, path []step) bool {
 	if len(path) < 2 {
 		return false
@@ -186,15 +186,15 @@ func isShortcut(name string, path []step) bool {
 
 var separators = strings.NewReplacer("_", "", "-", "")
 
-// joined returns a name without the separators inside of it: protojson takes order_id and orderId for one name, Go's encoding/json/v2
-// order-id, too.
+// joined returns a name without the separators inside of it, because protojson takes order_id and orderId for one name, and Go's
+// encoding/json/v2 order-id as well.
 func joined(name string) string {
 	first := strings.TrimLeft(name, "_")
 	return name[:len(name)-len(first)] + separators.Replace(first)
 }
 
-// asElements returns the fields that the members of an object have as elements of a list. PHP takes an object for a list, where
-// others find none: so these are found as fields of their own, and must have no value.
+// asElements returns cursors for the members of objects that stand where a path has a list. PHP takes such an object for a list; other
+// readers find nothing in it. So these values are found separately, and the request is refused if there is any.
 func (j *jsonReader) asElements(at []cursor) []cursor {
 	var elements []cursor
 	for _, c := range at {
@@ -228,8 +228,8 @@ func (j *jsonReader) array(at []cursor) error {
 	return err
 }
 
-// element reads an element of an array, or what may be one. The alternatives of a field are found as fields of their own, and the
-// first one present becomes the field's value.
+// element reads an element of an array, or a member of an object that PHP takes for an array. The alternatives of a field are found as
+// separate fields, and the first alternative present becomes the field's value.
 func (j *jsonReader) element(at []cursor) error {
 	if j.members++; j.members > maxMembers {
 		return errTooManyMembers
@@ -260,7 +260,7 @@ func (j *jsonReader) element(at []cursor) error {
 	return err
 }
 
-// end notes which of the fields an object or array had, whose end was read.
+// end notes, at the end of an object or array, which fields were not in it.
 func (j *jsonReader) end(at []cursor, seen []bool) {
 	for i, c := range at {
 		if len(c.rest) == 0 {
@@ -278,12 +278,12 @@ func (f *Found) addToken(token jsontext.Token) {
 		f.missing = true
 	case '0':
 		f.addNumber(token.String())
-	case 't', 'f': // a number to who wants one
+	case 't', 'f': // some readers take true and false for numbers
 		f.add(token.String())
 		f.add(strconv.Itoa(strings.IndexByte("ft", byte(token.Kind()))))
 	default:
 		text := token.String()
-		if strings.Contains(text, replaced) { // by other readers, by something else
+		if strings.Contains(text, replaced) { // each reader replaces half of a surrogate pair by something else
 			f.fail(fold.ErrBadText)
 		} else {
 			f.add(text)

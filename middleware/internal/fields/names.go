@@ -10,14 +10,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// nameStep is one step in the name of a field of a form or query: order[items][0] has three.
+// nameStep is one step in a field's name in a form or query: order[items][0] has three.
 type nameStep struct {
 	text     string
-	any      bool // an element of a list, whatever its index
-	optional bool // the index of a list, which items[] leaves out
+	any      bool // this step is any index of a list
+	optional bool // a form may leave out this step, the index of a list, as items[] does
 }
 
-// steps returns the steps of the field's name, as a Name has them.
+// steps returns the steps of the field's name, spelled as in a Name.
 func (f *Field) steps() (steps []nameStep) {
 	for _, s := range f.path {
 		if s.each {
@@ -40,20 +40,20 @@ func (f *Field) nested() string {
 	return name
 }
 
-// Name is a name of a form, query or cookie with all that some reader leaves out, ignores or writes in another way: what remains is its
-// ASCII letters, in lower case, and digits, with one "[" for brackets between them, and one "." for dots. Names that are alike in their
-// letters and digits are one name to some reader.
+// Name is a name in a form, query or cookie without anything that some reader drops, ignores or writes differently. It keeps the ASCII
+// letters, in lower case, and the digits, with one "[" for brackets between them and one "." for dots. Names that have the same letters
+// and digits are one name to some reader.
 type Name []byte
 
 func isSeparator(r rune) bool { return r == '[' || r == '.' }
 
-// NameOf returns the Name of a text without escapes.
+// NameOf returns the Name of a text that has no escapes.
 func NameOf(text string) (n Name) {
 	n.Set([]byte(text))
 	return n
 }
 
-// CheckName returns an error if no form, query or cookie has the name.
+// CheckName returns an error if no form, query or cookie can have the name.
 func CheckName(name string) error {
 	if len(NameOf(name)) == 0 || strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return fmt.Errorf("%q is not the name of a field, parameter or cookie; want ASCII, with a letter or digit", name)
@@ -61,7 +61,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// inName has what a byte becomes in a Name, or 0 for nothing.
+// inName maps each byte to its byte in a Name; 0 means that the byte is dropped.
 var inName = func() (all [256]byte) {
 	for c := range all {
 		if fold.IsAlphanumeric(byte(c)) {
@@ -72,11 +72,11 @@ var inName = func() (all [256]byte) {
 	return all
 }()
 
-// Set makes it that of a text without escapes.
+// Set sets the Name from a text that has no escapes.
 func (n *Name) Set(text []byte) {
 	name, separator := slices.Grow((*n)[:0], len(text)), byte(0)
 	for _, c := range text {
-		if c == 0 { // programs in C stop here
+		if c == 0 { // programs in C end the name at a zero byte
 			break
 		}
 		switch c = inName[c]; {
@@ -92,13 +92,13 @@ func (n *Name) Set(text []byte) {
 	*n = name
 }
 
-// Alike reports whether some reader takes two names for one, or n for that of something inside of the other.
+// Alike reports whether some reader takes both names for one, or takes n for a name inside of other.
 func (n Name) Alike(other Name) bool {
 	rest, ok := n.after(other)
 	return ok && (len(rest) == 0 || isInside(rest))
 }
 
-// after returns what follows the letters and digits of another name, whatever separates these.
+// after returns the rest of n after the letters and digits of other, whatever separators are between them.
 func (n Name) after(other Name) (rest Name, ok bool) {
 	for _, c := range other {
 		if isSeparator(rune(c)) {
@@ -115,7 +115,7 @@ func (n Name) after(other Name) (rest Name, ok bool) {
 	return n, len(other) > 0
 }
 
-// initials are the letters and digits with which a name may begin that is one of a field's. Others cost nearly nothing.
+// initials are the bytes with which a field's name may begin. A name that begins with none of them is skipped at nearly no cost.
 type initials [256]bool
 
 func initialsOf(fields []Field) (may initials) {
@@ -123,7 +123,7 @@ func initialsOf(fields []Field) (may initials) {
 		for _, own := range fields[i].names {
 			switch {
 			case len(own.steps) == 0:
-			case own.steps[0].any || own.steps[0].optional || len(own.name) == 0: // a space alone is no name
+			case own.steps[0].any || own.steps[0].optional || len(own.name) == 0: // a name of spaces alone isn't a name
 				for c := range may {
 					may[c] = true
 				}
@@ -135,7 +135,7 @@ func initialsOf(fields []Field) (may initials) {
 	return may
 }
 
-// begin reports whether a name begins with one of them.
+// begin reports whether the name begins with one of the initials.
 func (may *initials) begin(name []byte) bool {
 	for _, c := range name {
 		if c = inName[c]; c != 0 && c != '[' && c != '.' {
@@ -145,7 +145,7 @@ func (may *initials) begin(name []byte) bool {
 	return may[0]
 }
 
-// is reports whether some reader takes the name for that of the field, or for something inside of it.
+// is reports whether some reader takes the name for the field's name, or for a name inside of the field.
 func (n Name) is(f *Field) (same, inside bool) {
 	for i := range f.names {
 		own := &f.names[i]
@@ -167,12 +167,13 @@ func (n Name) is(f *Field) (same, inside bool) {
 	return false, inside
 }
 
-// isInside reports whether what follows a name leads into it: brackets do, and to qs so does the index of a list behind a dot.
+// isInside reports whether the rest of a name leads into the name before it. Brackets do. For the library qs, a list's index behind a dot
+// does as well.
 func isInside(rest []byte) bool {
 	return len(rest) > 1 && (rest[0] == '[' || rest[0] == '.' && fold.IsDigit(rest[1]))
 }
 
-// follow takes steps off the front of a name, and reports whether the name has them all.
+// follow takes the steps off the front of a name, and reports whether the name begins with all of them.
 func follow(steps []nameStep, name []byte) (rest []byte, ok bool) {
 	if len(steps) == 0 {
 		return name, true

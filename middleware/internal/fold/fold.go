@@ -1,8 +1,8 @@
-// Package fold writes values in the one spelling in which a key has them.
+// Package fold gives each value the one spelling that it has in a lock key.
 //
-// Upstreams read one request in different ways. Everything that some upstream takes for the same value must make one key: two
+// Upstreams read one request in different ways. All texts that some upstream takes for the same value must make the same key: two
 // keys for one value would let two requests run at once, whereas one key for two values only makes some requests wait.
-// docs/keys.md has the table of what becomes one value, what is refused, and which differences are known to remain.
+// docs/keys.md says which texts count as one value, which are refused, and which differences are known to remain.
 package fold
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/text/unicode/rangetable"
 )
 
-// maxExact is the first whole number at which a float64, as which many readers take numbers, is no longer exact.
+// maxExact is the first whole number from which on a float64 isn't exact. Many readers take numbers as float64.
 const maxExact = 1 << 53
 
 // maxExponent is the largest exponent of ten that a float64 can have.
@@ -25,31 +25,31 @@ const maxExponent = 308
 const (
 	digits    = "0123456789"
 	hexDigits = digits + "abcdef"
-	inNumbers = " +-._e" // besides digits
+	inNumbers = " +-._e" // the characters that a number may have besides digits
 )
 
-// maxFolded is how many bytes a value with other characters than those of ASCII may have: NFKC makes up to 11 of one, and a key three
-// of each of those. Values from headers and paths have no other limit.
+// maxFolded is how many bytes a value that isn't ASCII may have, because NFKC turns one byte into up to 11, and the key has up to three for
+// each of these. ASCII values from headers and paths have no such limit.
 const maxFolded = 4 << 10
 
-// Error is why no key is made of a value. Its text shows nothing of the request, so that clients may see it.
+// Error says why no key is made from a value. Its text contains nothing from the request, so clients may see it.
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// ErrBadText reports a value that readers turn into different texts.
+// ErrBadText is the error for a value that different readers turn into different texts.
 const ErrBadText Error = "not valid UTF-8, or with a character that controls, is private, or is newer than Unicode 15"
 
-// ErrBlankUUID reports a value in which some readers find a UUID, as they count a blank beside it, where others find a text.
+// ErrBlankUUID is the error for a value that some readers take for a UUID with a blank beside it, and others for a text.
 const ErrBlankUUID Error = "hexadecimal digits that are a UUID only with the blanks beside them, or without"
 
-// ErrTooLong reports a value that would take too much memory.
+// ErrTooLong is the error for a value that would take too much memory.
 const ErrTooLong Error = "longer than 4096 bytes, with other characters than those of ASCII"
 
-// Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in
-// place of their variants, and with a number in its shortest form.
+// Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in place of
+// their variants, and with numbers in their shortest form.
 func Value(value string) (string, error) {
-	for range maxReadings { // the spelling of one may be that of another: -1e31 is that of a UUID, but for its hyphen
+	for range maxReadings { // a result may have a shorter spelling itself: without its hyphen, -1e31 is a UUID
 		if isPlain(value) {
 			break
 		}
@@ -64,7 +64,7 @@ func Value(value string) (string, error) {
 
 const maxReadings = 4
 
-// spelled reads a value once.
+// spelled does one step of Value.
 func spelled(value string) (string, error) {
 	if !utf8.ValidString(value) || strings.ContainsFunc(value, isUncertain) {
 		return "", ErrBadText
@@ -75,18 +75,18 @@ func spelled(value string) (string, error) {
 	blank := strings.Trim(value, " \t") == ""
 	folded := strings.Map(foldRune, norm.NFKD.String(value))
 	value = norm.NFC.String(severalLetters.Replace(strings.TrimFunc(folded, IsBlank)))
-	// Where nothing is left, some readers see nothing, others something.
+	// If no characters remain, some readers find an empty value, and others a value.
 	if strings.ContainsFunc(value, unicode.IsControl) || value == "" && !blank {
 		return "", ErrBadText
 	}
-	short := strings.Join(strings.Fields(value), " ") // Bearer\s+(.*) takes any number of spaces for one
+	short := strings.Join(strings.Fields(value), " ") // the pattern Bearer\s+(.*) takes several spaces for one
 	digits, is := uuidDigits(value)
 	if !is && isUUID(folded) || is != isUUID(short) {
 		return "", ErrBlankUUID
 	}
 	if is {
 		if number, ok := foldNumber(digits); ok {
-			return number, nil // to some reader
+			return number, nil // some readers take a UUID without hyphens for a number
 		}
 		return hyphenated(digits), nil
 	}
@@ -98,8 +98,8 @@ const lenUUID = 32 // hexadecimal digits
 
 var aroundUUID = strings.NewReplacer("-", "", "urn:", "", "uuid:", "")
 
-// uuidDigits returns the digits of a UUID in any form. Python leaves out hyphens wherever they are, braces, urn: and uuid:, and reads the
-// rest as a number; Java reads a number in each of five groups, and the last digits of that count.
+// uuidDigits returns the digits of a UUID in any form. Python drops all hyphens, braces, "urn:" and "uuid:", and reads the rest as one
+// number. Java reads a number from each of five groups, and drops its first digits if it has too many.
 func uuidDigits(value string) (string, bool) {
 	if strings.Count(value, "-") == 4 {
 		var all strings.Builder
@@ -139,9 +139,9 @@ func hyphenated(digits string) string {
 	return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
 }
 
-const zeros = "00000000000000000000000000000000" // lenUUID of them
+const zeros = "00000000000000000000000000000000" // as many as a UUID has digits
 
-// Same reports whether two values make one key.
+// Same reports whether two values make the same key.
 func Same(a, b string) bool {
 	a, err := Value(a)
 	b, err2 := Value(b)
@@ -153,7 +153,7 @@ func isUUID(text string) bool {
 	return ok
 }
 
-// isPlain reports whether a value has its one spelling already, as most have.
+// isPlain reports whether a value is already in its one spelling, as most values are.
 func isPlain(value string) bool {
 	uuid, is := uuidDigits(value)
 	if is && value != hyphenated(uuid) {
@@ -175,41 +175,41 @@ func isPlain(value string) bool {
 	return value != "" && !hasBase(value) && (noNumber || digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
 }
 
-// unicodeVersion is that of the characters that a key may have. Releases of Go have the tables of other versions; of the characters
-// of an old one they hardly change anything, and TestKeysStay holds that they don't.
+// unicodeVersion is the version of Unicode whose characters a key may have. Other releases of Go have tables of other versions, which hardly
+// change the characters of an older version. TestKeysStay checks that no key changes.
 const unicodeVersion = "15.0.0"
 
 var assigned = rangetable.Assigned(unicodeVersion)
 
-// isUncertain reports whether a character means something to some programs alone.
+// isUncertain reports whether only some programs know the character.
 func isUncertain(r rune) bool {
 	return r >= utf8.RuneSelf && (!unicode.Is(assigned, r) || unicode.Is(unicode.Co, r))
 }
 
-// IsBlank reports whether some reader trims a character from the ends of a value.
+// IsBlank reports whether some reader trims the character from the ends of a value.
 func IsBlank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\ufeff' }
 
-// severalLetters has letters that to a database are others, or whose upper case is several.
+// severalLetters replaces letters that a database takes for other letters, or whose upper case has several letters.
 var severalLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø", "o", "đ", "d", "ł", "l", "ħ", "h")
 
-// unseen are characters that some reader trims or some database passes over: marks, format characters and fillers.
+// unseen are the characters that some reader trims or some database ignores: marks, format characters and fillers.
 var unseen = []*unicode.RangeTable{unicode.M, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point}
 
-// alsoUnseen are a blank of Braille, a note without ink, and strokes that lengthen words of Arabic and N'Ko.
+// alsoUnseen are a blank of Braille, a musical note without ink, and strokes that lengthen words in Arabic and N'Ko.
 const alsoUnseen = "\u2800\U0001d159\u0640\u07fa"
 
 const toHiragana = 'ァ' - 'ぁ'
 
-// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python reads it. Letters that
-// differ in case may have several lower cases, such as σ and ς, but only one upper case. It leaves out what is unseen, and takes
-// both kana for one, as MySQL and MariaDB compare texts.
+// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python does. Letters that differ
+// only in case may have several lower cases, such as σ and ς, but only one upper case, so it goes by the upper case. It drops unseen
+// characters, and makes hiragana of katakana, because MySQL and MariaDB compare them as equal.
 func foldRune(r rune) rune {
 	switch {
-	case r < utf8.RuneSelf || r == 0x345: // an iota that is a letter in upper case
+	case r < utf8.RuneSelf || r == 0x345: // 0x345 is a mark that becomes the letter iota in upper case
 	case unicode.In(r, unseen...) || strings.ContainsRune(alsoUnseen, r):
 		return -1
 	case unicode.IsDigit(r):
-		zero := r // digits come in whole sets of ten
+		zero := r // Unicode has digits in runs of ten
 		for unicode.IsDigit(zero - 1) {
 			zero--
 		}
@@ -220,10 +220,10 @@ func foldRune(r rune) rune {
 	return unicode.ToLower(unicode.ToUpper(r))
 }
 
-// withoutUnderscores leaves out spaces, too, as Spring does; one behind an "e" may have been a plus sign.
+// withoutUnderscores drops spaces too, as Spring does. A space behind "e" may have been a plus sign before a form was read.
 var withoutUnderscores = strings.NewReplacer("_", "", " ", "")
 
-// foldNumber returns a number in its shortest form, and any other text as it is. Whole numbers stay exact.
+// foldNumber returns a number in its shortest form, and any other text as it is. It keeps whole numbers exact.
 func foldNumber(text string) (shortest string, isNumber bool) {
 	if hasBase(text) {
 		return inBase(text)
@@ -231,7 +231,7 @@ func foldNumber(text string) (shortest string, isNumber bool) {
 	if text == "" || strings.Trim(text, inNumbers+digits) != "" {
 		return text, false
 	}
-	// Large numbers have underscores in Python and others; Python's Decimal leaves them out wherever they are.
+	// Python and others allow underscores in large numbers, and Python's Decimal drops them wherever they are.
 	number := strings.TrimPrefix(withoutUnderscores.Replace(text), "+")
 	if whole := strings.TrimPrefix(number, "-"); whole != "" && strings.Trim(whole, digits) == "" {
 		switch whole = strings.TrimLeft(whole, "0"); {
@@ -251,20 +251,21 @@ func foldNumber(text string) (shortest string, isNumber bool) {
 	return text, false
 }
 
-// bases are those of numbers by what they begin with: JavaScript reads the first three wherever it wants a number, as Fastify's schemas
-// do, Spring and ASP.NET the first and the last two.
+// bases has the prefixes of numbers in other bases. JavaScript, and so the schemas of Fastify, reads the first three wherever it wants a
+// number. Spring and ASP.NET read the first and the last two.
 var bases = []struct {
 	prefix string
 	base   int
 }{{"0x", 16}, {"0o", 8}, {"0b", 2}, {"#", 16}, {"&h", 16}}
 
-// hasBase reports whether a text may be a number of another base than ten.
+// hasBase reports whether a text may be a number in another base than ten.
 func hasBase(text string) bool {
 	text = strings.TrimPrefix(text, "-")
 	return len(text) > 1 && (text[0] == '#' || text[0] == '&' || text[0] == '0' && strings.IndexByte("xob", text[1]) >= 0)
 }
 
-// inBase returns such a number in decimal digits, and any other text as it is. Larger ones than a float64 holds are addresses and hashes.
+// inBase returns a number in another base than ten in decimal digits, and any other text as it is. It doesn't read numbers beyond a float64,
+// because they are addresses and hashes.
 func inBase(text string) (decimal string, isNumber bool) {
 	unsigned, negative := strings.CutPrefix(text, "-")
 	for _, b := range bases {
@@ -280,8 +281,8 @@ func inBase(text string) (decimal string, isNumber bool) {
 	return text, false
 }
 
-// exactNumber returns a decimal number that no float64 holds, without an exponent and zeros that don't matter. Larger ones than a
-// float64 has may be texts, such as 7e99999.
+// exactNumber returns a decimal number that no float64 holds exactly, without an exponent and without zeros that don't matter. It doesn't read
+// numbers beyond a float64, such as 7e99999, because they may be texts.
 func exactNumber(number string) (string, bool) {
 	sign, all, point, ok := decimal(number)
 	switch {
@@ -293,7 +294,7 @@ func exactNumber(number string) (string, bool) {
 	return sign + all + strings.Repeat("0", point-len(all)), true
 }
 
-// decimal returns the sign of a number and its digits, without zeros around them, and how many of them stand before the point.
+// decimal returns the sign of a number, its digits without the zeros around them, and how many digits are before the point.
 func decimal(number string) (sign, all string, point int, ok bool) {
 	unsigned := strings.TrimPrefix(number, "-")
 	mantissa, exponent, hasExponent := strings.Cut(unsigned, "e")
@@ -303,12 +304,12 @@ func decimal(number string) (sign, all string, point int, ok bool) {
 	}
 	whole, fraction, _ := strings.Cut(mantissa, ".")
 	all = strings.TrimLeft(whole+fraction, "0")
-	point = len(all) - len(fraction) + shift // from the left
+	point = len(all) - len(fraction) + shift // counted from the first digit
 	all = strings.TrimRight(all, "0")
 	return number[:len(number)-len(unsigned)], all, point, all != "" && strings.Trim(all, digits) == "" && point <= maxExponent+1
 }
 
-// Wholes returns the whole numbers that binders make of a number of JSON that has a fraction: most cut it off, some round.
+// Wholes returns the whole numbers that some upstreams make of a JSON number with a fraction: most cut off the fraction, and some round.
 func Wholes(number string) []string {
 	sign, all, point, ok := decimal(strings.ToLower(number))
 	if !ok || point >= len(all) {
@@ -324,7 +325,7 @@ func Wholes(number string) []string {
 	return wholes
 }
 
-// ShortNumber returns the shortest form of a number below 2^53 in the value that a float64 has for it.
+// ShortNumber returns the shortest form of a number below 2^53, as a float64 has it.
 func ShortNumber(number string) (string, bool) {
 	float, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(math.Abs(float) < maxExact) {
@@ -360,14 +361,14 @@ func Lower(c byte) byte {
 	return c
 }
 
-// Kind is what a placeholder may expect after a colon: {path.1:int}.
+// Kind is a kind of value that a placeholder can require after a colon, such as int in {path.1:int}.
 type Kind struct {
 	Is  func(text string) bool // whether a text is of this kind
-	Not string                 // what is said of a text that isn't
+	Not string                 // the text of the error for other values
 }
 
-// Kinds are all kinds, by their names. A value is checked before it is folded: the values that pass have one spelling, except for the
-// case of letters, and all readers agree on it.
+// Kinds are all kinds, by name. A value is checked before it is folded. All readers agree on a value that passes, and it has only one
+// spelling, except for the case of its letters.
 var Kinds = map[string]Kind{
 	"int":   {IsInt, "not a whole number below 2^53 that is written as 42 is, without a plus sign or zeros in front"},
 	"int64": {func(text string) bool { return isWhole(text, math.MaxInt64) }, "not a whole number of 64 bits that is written as 42 is, without a plus sign or zeros in front"},
@@ -375,15 +376,15 @@ var Kinds = map[string]Kind{
 	"id":    {func(text string) bool { return isID(text, idMarks+idMarksOutsidePaths) }, "not an identifier of ASCII letters, digits and marks that no upstream reads differently"},
 }
 
-// IsPathID is the kind id in a path.
+// IsPathID reports whether a text is an id that may be in a path.
 func IsPathID(text string) bool { return isID(text, idMarks) }
 
 const (
 	letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-	maxID   = 2 << 10 // of a token
+	maxID   = 2 << 10 // the most bytes of a token
 
-	// idMarks are those of identifiers that no reader changes or splits at, and the others are those that only readers of a path do: Rails
-	// finds a format behind ".", gRPC's gateway a verb behind ":", all a segment behind "/", and Slim a space in "+".
+	// idMarks may be in any identifier, because no reader changes them or splits at them. The other marks may be in identifiers outside of paths:
+	// in a path, Rails finds a format behind ".", gRPC's gateway a verb behind ":", every reader a segment behind "/", and Slim a space in "+".
 	idMarks             = "-_~@=|"
 	idMarksOutsidePaths = ".:/+"
 )
@@ -392,7 +393,7 @@ func isID(text, marks string) bool {
 	return text != "" && len(text) <= maxID && strings.Trim(text, letters+digits+marks) == ""
 }
 
-// IsInt reports whether a text is a whole number, in its one spelling, that a float64 holds exactly.
+// IsInt reports whether a text is a whole number in its one spelling, which a float64 holds exactly.
 func IsInt(text string) bool { return isWhole(text, maxExact-1) }
 
 func isWhole(text string, most int64) bool {
@@ -406,8 +407,8 @@ func isOrdinaryUUID(text string) bool {
 	return ok && text == hyphenated(digits)
 }
 
-// SameHeader reports whether some server takes two names of headers for one: CGI and its successors read "-", "_" and other
-// separators alike.
+// SameHeader reports whether some server takes two names of headers for one. CGI and its successors take "-", "_" and other separators
+// for the same.
 func SameHeader(a, b string) bool {
 	if len(a) != len(b) {
 		return false

@@ -1,7 +1,7 @@
-// Package grammar is the one way in which a request may be written where a key, an ID or what else decides on a lock is read from it.
+// Package grammar says how a request must be written where a key, an ID or another input of a lock is read from it.
 //
-// Upstreams read one request in different ways, and an enumeration of these is never complete. So this says what every reader takes
-// for the same, which is what clients write that mean no harm; everything else is refused, with an error that names the rule.
+// Upstreams read one request in different ways, and no list of these ways is ever complete. So this package accepts only requests that
+// every upstream reads in the same way, as harmless clients write them. It refuses everything else, with an error that names the rule.
 package grammar
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// The rules, as the errors of what breaks them.
+// The errors, each of which names the rule that a request breaks.
 const (
 	ErrTarget    fold.Error = `target of the request doesn't begin with "/", has a "#", or is longer than 64 KiB`
 	ErrParameter fold.Error = "Content-Type has a charset other than utf-8, or of a form another parameter, or names a second type"
@@ -25,14 +25,14 @@ const (
 	ErrJSON      fold.Error = "body is not valid JSON, in UTF-8 without a byte order mark"
 )
 
-// maxHeader is how many bytes a target and the cookies may have. Most servers take less.
+// maxHeader is how many bytes the target, or all cookies, may have. Most servers accept less.
 const maxHeader = 64 << 10
 
-// Target returns an error unless the target of a request is in origin form: a path, and perhaps a query. Servers disagree on the path
-// of any other: where there is none to a router, such as in x:orders/42, Python's upstreams find one.
+// Target returns an error unless the target of a request is a path, perhaps with a query. Upstreams disagree on the path of any other
+// target: routers find no path in x:orders/42, but Python's upstreams do.
 func Target(r *http.Request) error {
 	target := r.RequestURI
-	if target == "" && r.URL != nil { // a program has made the request
+	if target == "" && r.URL != nil { // the request didn't come from a server
 		target = r.URL.RequestURI()
 	}
 	if r.Method != http.MethodConnect && (!strings.HasPrefix(target, "/") || strings.Contains(target, "#")) || len(target) > maxHeader {
@@ -47,8 +47,9 @@ const (
 	Urlencoded = "form"
 )
 
-// Format returns the format of a body by its Content-Type, unless that is known, or "" for any other, and an error if a parameter may have
-// some program read it in another way. All of those that JSON has with honest clients, such as odata.metadata, change nothing but one.
+// Format returns the format of a body by its Content-Type, or known if that is set, or "" for a format that isn't read. It returns an error
+// if a parameter may make some program read the body as another format. Only charset changes how a body of JSON is read: harmless clients
+// send other parameters as well, such as odata.metadata.
 func Format(header, known string) (format string, err error) {
 	media, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	media = strings.Trim(media, " \t")
@@ -69,7 +70,7 @@ func Format(header, known string) (format string, err error) {
 		switch name, value, _ := strings.Cut(strings.Trim(parameter, " \t"), "="); {
 		case name == "charset" && isUTF8(value, format):
 			charsets++
-		case name != "" && format != JSON: // formidable finds the type of a body in them
+		case name != "" && format != JSON: // the library formidable looks for the body's type in the parameters
 			return format, ErrParameter
 		}
 	}
@@ -79,10 +80,10 @@ func Format(header, known string) (format string, err error) {
 	return format, nil
 }
 
-// others finds the types of bodies that some reader finds anywhere in a header, and what may separate two headers.
+// others finds names of other formats, which some readers look for anywhere in the header, and characters that may separate two headers.
 var others = regexp.MustCompile(`urlencoded|multipart|form-data|octet-stream|text/|,|[^ -~\t]`)
 
-// isUTF8 reports whether an encoding is that of JSON. Many clients write utf8, which is a name of the same encoding to those who know it.
+// isUTF8 reports whether a charset is UTF-8. Many clients write utf8, and programs that know this name take it for UTF-8.
 func isUTF8(charset, format string) bool {
 	if len(charset) > 1 && charset[0] == '"' && charset[len(charset)-1] == '"' {
 		charset = charset[1 : len(charset)-1]
@@ -92,7 +93,7 @@ func isUTF8(charset, format string) bool {
 
 const ascii = "us-ascii"
 
-// Charset returns an error unless a body of JSON has only characters of the encoding that its Content-Type declares.
+// Charset returns an error unless every character of a JSON body is in the charset that its Content-Type declares.
 func Charset(header string, body []byte) error {
 	if strings.Contains(strings.ToLower(header), ascii) && bytes.IndexFunc(body, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
 		return ErrParameter
@@ -100,20 +101,20 @@ func Charset(header string, body []byte) error {
 	return nil
 }
 
-// Form returns an error unless a form or query has the characters that one may have. Its names are FormName's.
+// Form returns an error if a form or query has a character that none should have. FormName checks the names.
 func Form(raw []byte) error {
-	raw = bytes.TrimRight(raw, "\r\n") // of a file that was sent
+	raw = bytes.TrimRight(raw, "\r\n") // a client that sends a file may send its last line break
 	for i, c := range raw {
-		if c < ' ' || c > '~' || c == ';' || c == '%' && !isEscape(raw[i:]) { // some readers separate fields by ";"
+		if c < ' ' || c > '~' || c == ';' || c == '%' && !isEscape(raw[i:]) { // some readers take ";" for a separator
 			return ErrForm
 		}
 	}
 	return nil
 }
 
-const inNames = "-_.:~@$*/,()'[] " // besides letters and digits
+const inNames = "-_.:~@$*/,()'[] " // the characters that a name may have besides letters and digits
 
-// FormName returns an error unless a name, its escapes undone, can't be read as anything else: as JSON, or the sign of a query.
+// FormName returns an error for an unescaped name that some reader takes for something else: for JSON, or for the "?" of a query.
 func FormName(name []byte) error {
 	if len(name) == 0 || strings.IndexByte("*/,()'[] ", name[0]) >= 0 {
 		return ErrFormName
@@ -126,7 +127,7 @@ func FormName(name []byte) error {
 	return nil
 }
 
-// Cookies returns an error if the lines of the header Cookie are too much to look at.
+// Cookies returns an error if the lines of the header Cookie are too long to be searched.
 func Cookies(lines []string) error {
 	size, parts := 0, 0
 	for _, line := range lines {
@@ -141,7 +142,8 @@ func Cookies(lines []string) error {
 	return nil
 }
 
-// CookieValue returns an error unless it is one of RFC 6265, with valid escapes. CGI.pm splits it at "&", and WebOb at brackets.
+// CookieValue returns an error unless a value is as RFC 6265 wants it, with valid escapes. CGI.pm splits a value at "&", and WebOb at
+// brackets.
 func CookieValue(value string) error {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	minCompressed = 512  // bytes; less is not worth the time
-	maxRatio      = 1032 // of deflate
+	minCompressed = 512  // bytes; fewer aren't worth the time
+	maxRatio      = 1032 // the highest ratio that deflate reaches
 )
 
-// A writer has some 1.2 MB and a reader 40 KB.
+// The pools of writers, of some 1.2 MB each, and of readers, of 40 KB each.
 var (
 	compressors = sync.Pool{New: func() any {
-		w, _ := flate.NewWriter(io.Discard, flate.BestSpeed) // fails only for levels that don't exist
+		w, _ := flate.NewWriter(io.Discard, flate.BestSpeed) // NewWriter fails only for unknown levels
 		return w
 	}}
 	expanders = sync.Pool{New: func() any { return flate.NewReader(bytes.NewReader(nil)) }}
 )
 
-// compress returns two bytes for the caller, the length of plain and its compressed form. ok is false if that doesn't save a
-// tenth.
+// compress returns two bytes that the caller fills in, the length of plain and the compressed plain. ok is false if that saves less
+// than a tenth.
 func compress(plain []byte) (packed []byte, ok bool) {
 	if len(plain) < minCompressed {
 		return nil, false
@@ -42,7 +42,7 @@ func compress(plain []byte) (packed []byte, ok bool) {
 	return out.data, true
 }
 
-// bounded is a buffer that fails if it gets too large.
+// bounded is a buffer that returns an error when it would get too large.
 type bounded struct {
 	data []byte
 	most int
@@ -56,7 +56,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expand returns what compress was called with, if there is room for that. A length that the data can't have is not allocated.
+// expand undoes compress, if there is room for the result. It allocates nothing for a length that such data can't have.
 func expand(packed []byte, room func(bytes int) bool) ([]byte, error) {
 	length, n := binary.Uvarint(packed)
 	if n <= 0 || length > maxPlain || length > maxRatio*uint64(len(packed)) {

@@ -10,35 +10,35 @@ import (
 	"slices"
 )
 
-// The first byte of what is stored is the version, the second has the flags of the whole.
+// The first byte of a stored response is the version, and the second has the flags.
 const (
 	version = 1
 
 	flagCompressed = 1 << 0
 	flagSealed     = 1 << 1
 
-	flagTooLarge    = 1 << 0 // these are of the response
+	flagTooLarge    = 1 << 0 // from here on, flags of the response itself
 	flagFingerprint = 1 << 1
 
-	maxPlain  = 4 << 20 // bytes of a response that is neither compressed nor encrypted
-	maxFields = 4096    // header lines and names
+	maxPlain  = 4 << 20 // the most bytes of a response that is stored neither compressed nor encrypted
+	maxFields = 4096    // the most header lines and names of headers
 )
 
-// ErrUnreadable is the error of Decode. Errors that wrap it say why.
+// ErrUnreadable is the error of Decode. Errors that wrap it give the reason.
 var ErrUnreadable = errors.New("remembered response can't be read")
 
 // ErrTooLarge is the error of Encode for a response with more bytes or header lines than can be remembered.
 var ErrTooLarge = errors.New("the response is too large to be remembered")
 
-// ErrNotSealed is the error of Decode for a response that is not encrypted though there are keys: it may be from the time
-// before there were, or of somebody who can write to the masters. It is an ErrUnreadable. Decode without a Sealer reads such
-// a response.
+// ErrNotSealed is the error of Decode for a response that isn't encrypted although the Sealer has keys. The response may have been stored
+// before there were keys, or by somebody else who can write to the masters. ErrNotSealed is an ErrUnreadable. Without a Sealer, Decode
+// reads such a response.
 var ErrNotSealed = fmt.Errorf("%w: it is not encrypted, though there are keys", ErrUnreadable)
 
 var errDamaged = fmt.Errorf("%w: it is damaged", ErrUnreadable)
 
-// Encode returns the response as it is stored under key. With a Sealer it is encrypted, and can only be read under this key.
-// Equal responses are encoded equally, unless they are encrypted.
+// Encode returns the response as it is stored under the key. A Sealer encrypts the response, which can be read only under this key.
+// Without a Sealer, equal responses are encoded equally.
 func (a *Response) Encode(s *Sealer, key string) ([]byte, error) {
 	if !isFinal(a.Status) {
 		return nil, fmt.Errorf("a response with status %d can't be remembered: must be 200 to 999", a.Status)
@@ -68,7 +68,7 @@ func (a *Response) fields() int {
 	return n
 }
 
-// appendPlain appends the response to data. The body is last, without its length.
+// appendPlain appends the response to data, the body last and without its length.
 func (a *Response) appendPlain(data []byte) []byte {
 	data = slices.Grow(data, len(a.Body)+512)
 	data = binary.AppendUvarint(data, uint64(a.Status))
@@ -103,15 +103,15 @@ func appendTexts(data []byte, texts []string) []byte {
 	return data
 }
 
-// ErrNoRoom is the error of DecodeWithin for a response that found no room.
+// ErrNoRoom is the error of DecodeWithin for a response that finds no room in memory.
 var ErrNoRoom = errors.New("remembered response finds no room in memory")
 
-// Decode returns the response that is stored as data under key. The response may share the memory of data.
+// Decode returns the response that Encode made into data for the key. The response may share the memory of data.
 func Decode(data []byte, s *Sealer, key string) (*Response, error) {
 	return DecodeWithin(data, s, key, func(int) bool { return true })
 }
 
-// DecodeWithin is Decode with a function that reports whether the response may take so many bytes of memory besides data.
+// DecodeWithin is Decode, and asks room before it uses so many bytes of memory besides data.
 func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Response, error) {
 	switch {
 	case len(data) < 2:
@@ -182,10 +182,10 @@ func decodePlain(data []byte) (*Response, error) {
 	return a, nil
 }
 
-// reader takes the parts of a response one by one. What is damaged is empty.
+// reader reads the parts of a response one by one. A damaged part is read as empty.
 type reader struct {
 	rest    []byte
-	fields  uint64 // that may still come: what is read of damaged data must not need much more memory than it has
+	fields  uint64 // how many fields may still follow, so that damaged data can't make the reader use much more memory than the data have
 	damaged bool
 }
 
@@ -208,7 +208,7 @@ func (r *reader) number() uint64 {
 
 func (r *reader) text() string { return string(r.next(r.number())) }
 
-// count returns a number of fields.
+// count reads a number of fields.
 func (r *reader) count() uint64 {
 	n := r.number()
 	if r.damaged || n > r.fields {

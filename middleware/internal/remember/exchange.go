@@ -9,49 +9,49 @@ import (
 	"time"
 )
 
-// Fingerprint is what tells a request from others with the same ID; zero for one that isn't compared.
+// Fingerprint is a hash that distinguishes a request from other requests with the same ID. It is zero for a request that isn't compared.
 type Fingerprint [sha256.Size]byte
 
-// FingerprintOf returns the Fingerprint of a request with these parts and this body.
+// FingerprintOf returns the Fingerprint of a request that has this body and these parts.
 func FingerprintOf(body []byte, parts ...string) (f Fingerprint) {
 	sum := sha256.New()
 	for _, part := range parts {
-		sum.Write(append(binary.BigEndian.AppendUint64(nil, uint64(len(part))), part...)) // a hash never fails
+		sum.Write(append(binary.BigEndian.AppendUint64(nil, uint64(len(part))), part...)) // writing to a hash never fails
 	}
 	sum.Write(body)
 	sum.Sum(f[:0])
 	return f
 }
 
-// Request is what a Policy needs to know of one.
+// Request has the facts about a request that a Policy needs.
 type Request struct {
-	Key         string // under which its response is stored
+	Key         string // the key under which the response is stored
 	Fingerprint Fingerprint
-	Sender      string // against whose part of the quota its response counts; empty if that is not known
-	Client      string // against whose share of the memory it counts
+	Sender      string // the response counts against this sender's part of the quota; empty if the sender is unknown
+	Client      string // the response counts against this client's share of the memory
 }
 
-// Exchange is a request and its response, which is remembered. To Free or Close a nil one does nothing.
+// Exchange is a request whose response is remembered, and the response. Free and Close do nothing with a nil Exchange.
 type Exchange struct {
 	policy   *Policy
 	request  Request
 	room     room
-	lacked   int       // bytes of the room that Recall didn't find
-	recorder *Recorder // nil before the handler is called
+	lacked   int       // how many bytes of room Recall lacked
+	recorder *Recorder // nil until the handler is called
 }
 
-// Begin returns the Exchange of a request.
+// Begin returns the Exchange for a request.
 func (p *Policy) Begin(r Request) *Exchange {
 	return &Exchange{policy: p, request: r, room: room{client: r.Client}}
 }
 
-// ErrMismatch reports that the ID of a request was used for another one.
+// ErrMismatch is the error for a request whose ID was used for a different request.
 var ErrMismatch = errors.New("the ID belongs to another request")
 
-// Recall returns the response that is stored as result, or ErrMismatch if that was to another request. After ErrNoRoom the caller
-// must let result go, call AwaitRoom, and ask the masters again.
+// Recall returns the response that the masters remember as result, or ErrMismatch if the response belongs to a different request. After
+// ErrNoRoom the caller must drop result, call AwaitRoom, and then ask the masters again.
 func (e *Exchange) Recall(result []byte) (*Response, error) {
-	room := func(more int) bool { // besides the result
+	room := func(more int) bool { // takes room for result and so many bytes more
 		if e.room.take(noWait, len(result)+more) {
 			return true
 		}
@@ -59,7 +59,7 @@ func (e *Exchange) Recall(result []byte) (*Response, error) {
 		return false
 	}
 	a, err := DecodeWithin(result, e.policy.sealer, e.request.Key, room)
-	if errors.Is(err, ErrNotSealed) { // it is from before the rule had keys
+	if errors.Is(err, ErrNotSealed) { // the response was stored before the rule had keys
 		a, err = DecodeWithin(result, nil, e.request.Key, room)
 	}
 	if err != nil {
@@ -72,15 +72,16 @@ func (e *Exchange) Recall(result []byte) (*Response, error) {
 	return a, nil
 }
 
-// AwaitRoom waits for the room that Recall didn't find, and reports whether there is any.
+// AwaitRoom waits for the room that Recall lacked, and reports whether it was found.
 func (e *Exchange) AwaitRoom(ctx context.Context) bool {
-	e.room.settle(0) // what waits here has nothing that others wait for
+	e.room.settle(0) // a request that waits here must not keep any room from others
 	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	return e.room.take(ctx, e.lacked)
 }
 
-// Record returns what keeps a copy of the response. before has the headers before the handler runs. A body waits for room until ctx ends.
+// Record returns the Recorder that copies the response. before has the headers before the handler runs. While the handler writes, the
+// response waits for room until ctx ends.
 func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	e.recorder = NewRecorder(before, e.policy.size, func(bytes int) bool {
 		if bytes == 0 {
@@ -94,36 +95,36 @@ func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	return e.recorder
 }
 
-// Decision is what the masters are to remember of a response.
+// Decision says what the masters are to remember of a response.
 type Decision struct {
-	Result []byte        // nil for nothing
-	Keep   time.Duration // how long they remember it
-	Why    string        // they don't, or not all of it; else empty
-	Err    error         // with Why, if something has failed
-	Usage  *Usage        // of the quota, if the response was counted
+	Result []byte        // the response to be remembered; nil for none
+	Keep   time.Duration // how long the masters remember it
+	Why    string        // the reason if they don't remember the response, or only a part of it; empty otherwise
+	Err    error         // the failure behind Why, if there is one
+	Usage  *Usage        // how full the quota is, if the response was counted
 }
 
-// Why not all of a response is remembered.
+// The reasons why a response isn't remembered, or not all of it.
 const (
-	NotFinal  = "not_final"  // its status isn't remembered
-	Hijacked  = "hijacked"   // its connection has become one of another protocol
-	Streamed  = "stream"     // a client waits for each of its parts, or it has trailers
-	Truncated = "truncated"  // its body is not as long as was declared
-	TooLarge  = "too_large"  // only its status is remembered
-	NoRoom    = "no_room"    // in memory: only its status is remembered
-	OverQuota = "quota"      // the responses of its kind, or to its sender, take as much as they may
-	Failed    = "failed"     // it can't be encoded
-	LostLease = "lost_lease" // its request had no lock any more
-	BrokenOff = "broken_off" // its handler has failed, or given up on an upstream
+	NotFinal  = "not_final"  // a response with this status isn't remembered
+	Hijacked  = "hijacked"   // the handler took over the connection, for another protocol
+	Streamed  = "stream"     // the client waits for each part of the response, or the response has trailers
+	Truncated = "truncated"  // the body is shorter or longer than declared
+	TooLarge  = "too_large"  // only the status is remembered
+	NoRoom    = "no_room"    // there is no memory: only the status is remembered
+	OverQuota = "quota"      // the quota of such responses, or of the sender, is used up
+	Failed    = "failed"     // the response can't be encoded
+	LostLease = "lost_lease" // the request no longer had its lock
+	BrokenOff = "broken_off" // the handler has failed, or given up on an upstream
 )
 
-// Discard decides that the masters remember nothing of the response.
+// Discard returns the decision that nothing of the response is remembered, for this reason.
 func (e *Exchange) Discard(why string) Decision {
 	e.Free()
 	return Decision{Why: why}
 }
 
-// Conclude decides what the masters are to remember of the response, once its handler has returned. h has the headers of the handler's
+// Conclude decides, once the handler has returned, what the masters are to remember of the response. h has the headers of the handler's
 // writer, and perhaps trailers.
 func (e *Exchange) Conclude(method string, h http.Header) (d Decision) {
 	defer func() { e.room.settle(len(d.Result)) }()
@@ -138,7 +139,7 @@ func (e *Exchange) Conclude(method string, h http.Header) (d Decision) {
 	return e.encode(a)
 }
 
-// encode makes of the response what the masters are to remember. If it is too large, that is its status: the request is done.
+// encode encodes the response for the masters. If it is too large, they remember only its status, so that the request isn't served again.
 func (e *Exchange) encode(a *Response) (d Decision) {
 	a.Fingerprint = e.request.Fingerprint
 	result, err := a.Encode(e.policy.sealer, e.request.Key)
@@ -164,14 +165,14 @@ func (e *Exchange) encode(a *Response) (d Decision) {
 	return d
 }
 
-// Free gives back the room that a response has, until it needs some again.
+// Free gives back the room of the response. The Exchange may take room again later.
 func (e *Exchange) Free() {
 	if e != nil {
 		e.room.settle(0)
 	}
 }
 
-// Close gives back all room for good: a handler that writes on gets none.
+// Close gives back all room for good. A handler that still writes gets no more room.
 func (e *Exchange) Close() {
 	if e != nil {
 		e.room.close()

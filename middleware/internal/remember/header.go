@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// hopByHop are the headers that concern one connection, beside those that Connection names.
+// hopByHop are the headers that concern one connection. A Connection header can name more of them.
 var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// content are the headers that describe a body, and would be wrong of another one.
+// content are the headers that describe a body, and would be wrong for a different body.
 var content = []string{"Content-Length", "Content-Type", "Content-Encoding", "Content-Range", "Content-Md5", "Digest", "Repr-Digest", "Content-Digest",
 	"Etag", "Last-Modified", "Content-Disposition", "Content-Language", "Expires"}
 
-// EndToEnd returns a copy of h without the headers that concern the connection and, unless cookies is set, without Set-Cookie.
+// EndToEnd returns a copy of h without the headers that concern only the connection, and without Set-Cookie unless cookies is true.
 func EndToEnd(h http.Header, cookies bool) http.Header {
 	var named []string
 	for name, lines := range h {
@@ -46,14 +46,14 @@ func dropContent(h http.Header) {
 	}
 }
 
-// streams reports whether a body with this type has its parts sent one by one, to a client that waits for each of them.
+// streams reports whether bodies of this type are sent in parts, and a client waits for each part.
 func streams(contentType string) bool {
 	mediaType, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	mediaType = strings.TrimSpace(mediaType)
 	return mediaType == "text/event-stream" || strings.HasPrefix(mediaType, "application/grpc")
 }
 
-// hasTrailers reports whether a handler has announced trailers, or set them without.
+// hasTrailers reports whether a handler has announced trailers, or set trailers without announcing them.
 func hasTrailers(h http.Header) bool {
 	for name, values := range h {
 		if name == "Trailer" && len(values) > 0 || strings.HasPrefix(name, http.TrailerPrefix) {

@@ -1,8 +1,8 @@
-// Package remember keeps the response to a request for those that repeat it. A Policy says which responses are kept, and of how many bytes.
-// An Exchange takes one request through it: it records the response, and decides what the masters are to remember; or it recalls what they do.
-// A Response is what is stored, encrypted if there is a key, and written again.
+// Package remember keeps the response to a request for clients that repeat the request. A Policy says which responses are kept, and how
+// large they may be. An Exchange records one response and decides what the masters are to remember of it, or recalls a remembered
+// response. A Response is what is stored, encrypted if there is a key, and sent again.
 //
-// The package asks no master and takes no lock: its caller stores what an Exchange decides, and gives it what is found.
+// The package asks no master and takes no lock: its caller stores what an Exchange has decided, and passes it what the masters remember.
 package remember
 
 import (
@@ -19,21 +19,21 @@ import (
 const (
 	leastKeep = time.Second
 
-	// HeaderRoom is how many bytes of what a master remembers for a lock are for headers.
+	// HeaderRoom is how many of the bytes that a master can remember for a lock are set aside for headers.
 	HeaderRoom = 64 << 10
 )
 
-// Settings are those of a rule. Their names in a configuration begin with remember.
+// Settings are the settings of a rule whose names in a configuration begin with "remember".
 type Settings struct {
-	Keep      time.Duration // how long the masters remember a response; 0 if they don't
-	Size      int64         // how many bytes its body may have
-	Quota     int64         // how many bytes of each master the responses may take
-	Statuses  []string      // which are final; nil for those with which no server asks to try again
+	Keep      time.Duration // how long the masters remember a response; 0 if they remember none
+	Size      int64         // the most bytes that the body may have
+	Quota     int64         // the most bytes that the responses may take on each master
+	Statuses  []string      // the statuses that are remembered; nil for all with which a server doesn't ask the client to try again
 	Sealer    *Sealer       // nil if the masters may read the responses
-	MaxResult int           // how many bytes a master remembers for a lock
+	MaxResult int           // the most bytes that a master remembers for a lock
 }
 
-// Policy is how a rule remembers responses.
+// Policy says how a rule remembers responses.
 type Policy struct {
 	size      int
 	maxResult int
@@ -42,7 +42,7 @@ type Policy struct {
 	quota     *quota
 }
 
-// Compile returns the Policy, nil if no responses are remembered. Errors begin with the name of the setting.
+// Compile returns the Policy, or nil if the rule remembers no responses. Errors begin with the name of the wrong setting.
 func (s Settings) Compile() (*Policy, error) {
 	maxSize := int64(s.MaxResult - HeaderRoom)
 	switch {
@@ -66,12 +66,12 @@ func (s Settings) Compile() (*Policy, error) {
 	return &Policy{size: int(s.Size), maxResult: s.MaxResult, final: final, sealer: s.Sealer, quota: newQuota(s.Quota, s.Keep)}, nil
 }
 
-// retried are the statuses below 500 with which a server asks to try again, so that they are not the response for good.
+// retried are the statuses below 500 with which a server asks the client to try again. Such a response is not final.
 var retried = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
 	http.StatusLocked, http.StatusTooEarly, http.StatusTooManyRequests}
 
-// parseStatuses returns what reports whether a status is one of these: 201, or all of a class, such as 2xx. Only statuses from 200 to 499
-// can be remembered.
+// parseStatuses returns a function that reports whether a status is one of the texts: a status such as 201, or a class such as 2xx. Only
+// statuses from 200 to 499 can be remembered.
 func parseStatuses(texts []string) (func(status int) bool, error) {
 	one, class := map[int]bool{}, map[int]bool{}
 	for _, text := range texts {

@@ -9,37 +9,37 @@ import (
 )
 
 const (
-	keepRefusals   = time.Hour // at most: whoever has no rights may cause responses of 4xx, and needs none of them for long
-	refusalsPart   = 8         // one part in so many of a quota is for them, and nothing else
-	storedOverhead = 500       // bytes that a response takes on a master beside its own
+	keepRefusals   = time.Hour // the longest time for a response of 4xx: clients without rights can cause them, and need none for long
+	refusalsPart   = 8         // one part in so many of a quota is reserved for responses of 4xx, and is all that they get
+	storedOverhead = 500       // bytes that a response takes on a master in addition to its own
 
-	quotaSteps = 64 // in which what was stored is forgotten
+	quotaSteps = 64 // the quota frees expired responses in so many steps
 )
 
-// quota bounds what the masters are asked to remember under a rule: clients that repeat nothing must not fill them. Responses of 4xx have
-// a part of their own, so that they keep out no others, and no sender takes more than three times what it leaves to others. It counts what
-// this process has stored since the rule was made.
+// quota bounds how many bytes the masters are asked to remember under a rule, so that clients that never repeat a request can't fill the
+// masters. Responses of 4xx have a separate part, so that they take nothing from others. No sender takes more than three times as much as it
+// leaves to others. The quota counts the responses that this process has stored since the rule was made.
 type quota struct {
 	mu               sync.Mutex
 	finals, refusals ledger
 }
 
-// ledger is what was stored of one kind of responses.
+// ledger counts the stored responses of one kind: 4xx, or all others.
 type ledger struct {
 	limit int64
 	keep  time.Duration
-	pool  budget.Pool // by sender, hashed
-	steps []step      // what was stored in the same step of time, the oldest first
+	pool  budget.Pool // by sender, as a hash
+	steps []step      // the bytes that were stored in each step of time, the oldest first
 }
 
 type step struct {
-	ends time.Time // when another step begins
+	ends time.Time // when the next step begins
 	of   map[string]int64
 }
 
 // Usage is how much of a quota the responses of one kind take.
 type Usage struct {
-	Refusals   bool // the kind: those of 4xx
+	Refusals   bool // the kind: responses of 4xx, or all others
 	Used, Size int64
 }
 
@@ -51,7 +51,7 @@ func newQuota(size int64, keep time.Duration) *quota {
 	}
 }
 
-// count counts a response with this status, and reports whether it may be stored, and for how long.
+// count counts a response with this status. It reports whether the response may be stored, and for how long.
 func (q *quota) count(status int, sender string, bytes int64, now time.Time) (fits bool, keep time.Duration, usage Usage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,7 +77,7 @@ func (q *quota) count(status int, sender string, bytes int64, now time.Time) (fi
 	return fits, l.keep, Usage{status >= 400, l.pool.Used(), l.limit}
 }
 
-// forget gives back what the masters have forgotten.
+// forget gives back the bytes of responses that the masters have forgotten by now.
 func (l *ledger) forget(now time.Time) {
 	for len(l.steps) > 0 && now.After(l.steps[0].ends.Add(l.keep)) {
 		for sender, bytes := range l.steps[0].of {

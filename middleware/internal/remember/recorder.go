@@ -7,34 +7,34 @@ import (
 	"strconv"
 )
 
-const firstBuffer = 512 // bytes, for a body whose length is not declared
+const firstBuffer = 512 // the first size, in bytes, of the buffer for a body whose length isn't declared
 
 // Recorder keeps a copy of a response while it is written. One goroutine at a time may use it.
 type Recorder struct {
 	before http.Header
 	most   int
-	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so much memory; 0 gives all back
+	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so many bytes of memory; 0 gives all memory back
 
 	begun    bool
-	passes   string // why the response is passed on only, and can't be remembered
+	passes   string // the reason why the response can't be remembered, and is only passed on; empty if it can be
 	status   int
 	header   http.Header
 	removed  []string
-	declared int64 // length, negative if unknown
+	declared int64 // the declared length; negative if unknown
 	written  int64
 	body     []byte
-	crowded  bool // there was no room for more of it
-	dropped  bool // it was given up, and its room
+	crowded  bool // there was no room for the rest of the body
+	dropped  bool // the body was dropped, and its room given back
 }
 
-// NewRecorder returns a Recorder of bodies of at most most bytes, each of which takes as much memory as room allows. It copies before,
+// NewRecorder returns a Recorder for a body of at most so many bytes. It asks room before the body takes memory. It copies before, which has
 // the headers before the handler runs.
 func NewRecorder(before http.Header, most int, room func(bytes int) bool) *Recorder {
 	return &Recorder{before: EndToEnd(before, true), most: most, room: room, declared: -1}
 }
 
-// Begin notes the status and the headers. It must be called before the status is passed on, because a writer around this one,
-// such as one that compresses, then changes the headers. Of several calls the first with a final status counts.
+// Begin notes the status and the headers. Call it before the status is passed on, because an outer writer, such as one that compresses,
+// changes the headers then. If Begin is called several times, the first call with a final status counts.
 func (r *Recorder) Begin(status int, h http.Header) {
 	if r.begun || status < 200 && status != http.StatusSwitchingProtocols {
 		return
@@ -65,7 +65,7 @@ func (r *Recorder) Begin(status int, h http.Header) {
 	slices.Sort(r.removed)
 }
 
-// Write notes a part of the body, after Begin.
+// Write copies a part of the body, after Begin.
 func (r *Recorder) Write(p []byte) {
 	if !r.begun {
 		r.pass(Streamed)
@@ -82,10 +82,10 @@ func (r *Recorder) Write(p []byte) {
 
 func (r *Recorder) tooLarge() bool { return r.crowded || max(r.written, r.declared) > int64(r.most) }
 
-// Crowded reports whether the body found no room.
+// Crowded reports whether there was no room for the body.
 func (r *Recorder) Crowded() bool { return r.crowded }
 
-// grow makes room for n more bytes in the body, and reports whether there was any. Its capacity never exceeds what may be remembered.
+// grow makes room for n more bytes in the body, and reports whether it could. The capacity never exceeds what may be remembered.
 func (r *Recorder) grow(n int) bool {
 	need := len(r.body) + n
 	if need <= cap(r.body) {
@@ -105,7 +105,7 @@ func (r *Recorder) grow(n int) bool {
 	return true
 }
 
-// Forget has the response not remembered, because its connection was hijacked.
+// Forget makes the response one that isn't remembered, because the handler took over its connection.
 func (r *Recorder) Forget() { r.pass(Hijacked) }
 
 func (r *Recorder) pass(why string) {
@@ -113,7 +113,7 @@ func (r *Recorder) pass(why string) {
 	r.drop()
 }
 
-// drop gives up the body, and its room, for which others may wait.
+// drop drops the body, and gives back its room, for which other responses may wait.
 func (r *Recorder) drop() {
 	if r.body = nil; !r.dropped {
 		r.dropped = true
@@ -124,8 +124,8 @@ func (r *Recorder) drop() {
 // Status returns the status that was written, or 200.
 func (r *Recorder) Status() int { return cmp.Or(r.status, http.StatusOK) }
 
-// Response returns the response to a request with this method when its handler has returned; h has the headers of the handler's
-// writer, and perhaps trailers. The Recorder must not be used afterwards. why is not empty for what may not be remembered.
+// Response returns the response to a request with this method, once the handler has returned; h has the headers of the handler's writer,
+// and perhaps trailers. If the response may not be remembered, why says so. The Recorder can't be used afterwards.
 func (r *Recorder) Response(method string, h http.Header) (a *Response, why string) {
 	r.Begin(http.StatusOK, h)
 	switch {
@@ -150,7 +150,7 @@ func (r *Recorder) Response(method string, h http.Header) (a *Response, why stri
 		dropContent(a.Header)
 	default:
 		a.Body, r.body = r.body, nil
-		a.Header.Del("Content-Length") // Write sets it
+		a.Header.Del("Content-Length") // Response.Write sets it again
 	}
 	if len(a.Header) == 0 {
 		a.Header = nil
@@ -166,5 +166,5 @@ func with(h http.Header, name, value string) http.Header {
 	return h
 }
 
-// isFinal reports whether a status may end a response: net/http panics at those outside of three digits.
+// isFinal reports whether a status may end a response. net/http panics at a status that doesn't have three digits.
 func isFinal(status int) bool { return status >= 200 && status <= 999 }

@@ -7,20 +7,20 @@ import (
 	"strconv"
 )
 
-// Response is the response to a request, as it is remembered.
+// Response is a response as it is remembered.
 type Response struct {
 	Status      int
-	Header      http.Header // end-to-end headers that the handler set, of Set-Cookie only the lines that it added; nil for none
-	Removed     []string    // names of headers that were set before the handler and that it removed
-	Body        []byte      // nil for HEAD, and for a status without a body
-	TooLarge    bool        // the body was larger than may be remembered, and is not here
-	Fingerprint Fingerprint // of the request
+	Header      http.Header // end-to-end headers that the handler set, with only those lines of Set-Cookie that it added; nil for none
+	Removed     []string    // names of headers that were set before the handler ran, and that the handler removed
+	Body        []byte      // nil for HEAD, or if the status allows no body
+	TooLarge    bool        // the body was too large to be remembered, and is missing here
+	Fingerprint Fingerprint // the fingerprint of the request
 }
 
-// Write writes the response again, with the header Idempotency-Replayed. What w has in its header is what the rest of the
-// server has set for this request, as it had for the first one.
+// Write sends the response again, with the header Idempotency-Replayed. The headers already in w are those that the rest of the server has
+// set for this request, as it did for the first request.
 //
-// A body that was too large is replaced by a note of type application/problem+json.
+// If the body was too large, Write sends a note of type application/problem+json in its place.
 func (a *Response) Write(w http.ResponseWriter, method string) {
 	h := w.Header()
 	for _, name := range a.Removed {
@@ -47,7 +47,7 @@ func (a *Response) Write(w http.ResponseWriter, method string) {
 	}
 }
 
-// note returns the body that takes the place of one that was too large, and sets its headers.
+// note returns the body that replaces a body that was too large, and sets the headers of the replacement.
 func (a *Response) note(h http.Header) []byte {
 	dropContent(h)
 	h.Set("Content-Type", "application/problem+json")
@@ -56,12 +56,12 @@ func (a *Response) note(h http.Header) []byte {
 	return append(body, '\n')
 }
 
-// allowsBody reports whether a response with this status has a body. A final status is meant.
+// allowsBody reports whether a response with this final status can have a body.
 func allowsBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// Problem is the body of a response that says why there is no other (RFC 9457).
+// Problem is a body that says what went wrong (RFC 9457).
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
@@ -69,5 +69,5 @@ type Problem struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// ProblemTypes precedes the name of a section of docs/problems.md in the type of a Problem.
+// ProblemTypes is the beginning of a Problem's type. The rest is the name of a section in docs/problems.md.
 const ProblemTypes = "https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/problems.md#"

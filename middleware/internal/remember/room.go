@@ -9,35 +9,35 @@ import (
 )
 
 const (
-	copies      = 2                // of a response that are in memory at once: as it is written, and as it is stored
-	roomTimeout = 10 * time.Second // for which a response waits for room
+	copies      = 2                // how often a response is in memory at once: as it was written, and as it is stored
+	roomTimeout = 10 * time.Second // how long a response waits for room
 )
 
 // MemorySize is how many bytes Memory has.
 const MemorySize = 64 << 20
 
-// Memory bounds the bytes of the responses that are in memory because they are remembered, over all rules. One that is recorded
-// takes room while it is written, for which its handler waits; one that is replayed, before it is decoded. What has room to be
-// stored, or to be replayed, waits for no more.
+// Memory bounds how many bytes of memory all remembered responses take at once, over all rules. A response that is recorded takes room while
+// its handler writes it, and the handler waits for the room. A response that is replayed takes room before it is decoded. A response that has
+// its room waits for nothing else.
 var Memory = budget.New(MemorySize)
 
-// room is what the response to a request has of the Memory.
+// room is the part of Memory that one response has taken.
 type room struct {
 	client string
 
 	mu      sync.Mutex
-	portion *budget.Portion // nil before the first byte
-	closed  bool            // what writes after its handler has returned takes none
+	portion *budget.Portion // nil until the first byte
+	closed  bool            // a handler that writes after it has returned gets no room
 }
 
-// noWait is for room that is free now.
+// noWait is an ended context: with it only room that is free now is taken.
 var noWait = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// take takes room for a response of so many bytes in all, within the wait that ctx allows, and reports whether there was any.
+// take takes room until the response has room for so many bytes, and reports whether it could. It waits for as long as ctx allows.
 func (r *room) take(ctx context.Context, bytes int) bool {
 	r.mu.Lock()
 	if r.portion == nil {
@@ -55,13 +55,13 @@ func (r *room) take(ctx context.Context, bytes int) bool {
 	granted := p.Take(ctx, more)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed { // meanwhile
+	if r.closed { // closed while this call waited
 		p.Settle(0)
 	}
 	return granted && !r.closed
 }
 
-// settle gives back all room but that for so many bytes.
+// settle gives back all room except the room for so many bytes.
 func (r *room) settle(bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,18 +18,18 @@ const (
 
 // Sealer encrypts responses with AES-256-GCM.
 //
-// Each response has a key of its own, which is derived from the configured key and from what it is stored under: so a
-// configured key may encrypt any number of responses, though random nonces allow a single key only 2^32 of them.
+// Each response has its own key, derived from a configured key and from the key under which the response is stored. So a configured key can
+// encrypt any number of responses, although random nonces allow a single key only 2^32 of them.
 type Sealer struct{ keys []sealingKey }
 
-// sealingKey has its secret in a closure, so that no log shows it, however a Sealer is printed.
+// sealingKey keeps its secret in a closure, so that no log shows it, however a Sealer is printed.
 type sealingKey struct {
 	id   [idSize]byte
 	aead func(storedUnder string) (cipher.AEAD, error)
 }
 
-// NewSealer returns a Sealer with keys of 32 bytes, which should be random. It encrypts with the first, and decrypts what any
-// of them has encrypted.
+// NewSealer returns a Sealer with keys of 32 bytes each, which should be random. It encrypts with the first key, and decrypts with all of
+// them.
 func NewSealer(keys ...[]byte) (*Sealer, error) {
 	if len(keys) == 0 {
 		return nil, errors.New("there is no key to encrypt remembered responses with")
@@ -48,8 +48,8 @@ func NewSealer(keys ...[]byte) (*Sealer, error) {
 	return s, nil
 }
 
-// newSealingKey derives from a secret what encrypts, and its ID. The texts that go into both never change: what is stored could not
-// be read any more.
+// newSealingKey derives a cipher and an ID from a secret. The constant texts in both derivations must never change, or stored responses
+// could not be read any more.
 func newSealingKey(secret []byte) sealingKey {
 	hash := sha256.Sum256(append([]byte("ID of a key for remembered answers:"), secret...))
 	return sealingKey{
@@ -68,7 +68,7 @@ func newSealingKey(secret []byte) sealingKey {
 	}
 }
 
-// key returns the key with an ID.
+// key returns the key that has this ID.
 func (s *Sealer) key(id [idSize]byte) (sealingKey, bool) {
 	for _, k := range s.keys {
 		if k.id == id {
@@ -78,7 +78,7 @@ func (s *Sealer) key(id [idSize]byte) (sealingKey, bool) {
 	return sealingKey{}, false
 }
 
-// seal returns the version, the flags, the ID of the key and the encrypted payload.
+// seal returns the version, the flags, the ID of the key, and the encrypted payload.
 func (s *Sealer) seal(version, flags byte, payload []byte, storedUnder string) ([]byte, error) {
 	k := s.keys[0]
 	aead, err := k.aead(storedUnder)
@@ -91,7 +91,7 @@ func (s *Sealer) seal(version, flags byte, payload []byte, storedUnder string) (
 	return aead.Seal(data, nil, payload, authenticated(version, flags, storedUnder)), nil
 }
 
-// open returns the payload of what seal returned, which has been read without its version and flags.
+// open returns the payload that seal has encrypted. The caller has already read the version and the flags.
 func (s *Sealer) open(version, flags byte, sealed []byte, storedUnder string) ([]byte, error) {
 	if len(sealed) < idSize {
 		return nil, errDamaged
@@ -111,7 +111,7 @@ func (s *Sealer) open(version, flags byte, sealed []byte, storedUnder string) ([
 	return payload, nil
 }
 
-// authenticated returns what is not encrypted but must be as it was.
+// authenticated returns the data that isn't encrypted, but must not have changed.
 func authenticated(version, flags byte, storedUnder string) []byte {
 	return append([]byte{version, flags}, storedUnder...)
 }

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// Buffer is where a response waits for its client.
+// Buffer is the memory in which a response waits for its client.
 type Buffer struct {
-	Most   int64                 // bytes
-	Take   func(more int64) bool // takes room for so many; it doesn't wait
-	Settle func(keep int64)      // gives back all room but so many bytes
+	Most   int64                 // the most bytes that may wait
+	Take   func(more int64) bool // takes room for so many bytes more, and reports whether there was any; it doesn't wait
+	Settle func(keep int64)      // gives back all room except for so many bytes
 }
 
 const (
 	firstRoom = 4 << 10
-	enough    = piece // bytes that are sent although the handler is not done
+	enough    = piece // so many bytes are sent even before the handler is done
 )
 
-// queue has what a handler has written and its client has not taken yet. The handler waits only if there is no more room: it is
-// done, and its lock is free, when the response is complete, however slowly the client takes it. A goroutine sends what was flushed,
-// and what is enough; a response that is neither is sent when the lock is free.
+// queue holds the bytes that a handler has written and the client hasn't taken yet. The handler waits only if there is no more room. So
+// it is done, and its lock is free, when the response is complete, however slowly the client takes it. A goroutine sends bytes that the
+// handler has flushed, and bytes as soon as there are enough. All other bytes are sent when the lock is free.
 type queue struct {
 	Buffer
 	*sender
@@ -27,15 +27,15 @@ type queue struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	waiting []byte
-	spare   []byte // the memory of what was sent before
-	taken   int    // bytes of memory of what is being sent
+	spare   []byte // memory of bytes that were sent, to be used again
+	taken   int    // how much memory the bytes have that are being sent
 	sends   bool
-	flushes bool // behind what waits
+	flushes bool // a flush follows the waiting bytes
 	closed  bool
-	full    bool          // the handler had to wait
-	err     error         // of the connection: what is written from then on is lost
-	broken  any           // what the sender panicked with
-	done    chan struct{} // of the goroutine; nil for none
+	full    bool          // the handler had to wait for room
+	err     error         // the connection's error; bytes written after it are dropped
+	broken  any           // the value with which the writer panicked in the goroutine
+	done    chan struct{} // closed when the goroutine has ended; nil if there is none
 }
 
 func newQueue(b Buffer, s *sender) *queue {
@@ -44,7 +44,7 @@ func newQueue(b Buffer, s *sender) *queue {
 	return q
 }
 
-// write is for the handler.
+// write queues bytes of the handler.
 func (q *queue) write(p []byte) (n int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,7 +68,7 @@ func (q *queue) write(p []byte) (n int, err error) {
 	return n, q.err
 }
 
-// grow makes room for more bytes, or for as many as it can.
+// grow makes room for so many bytes more, or for as many as it can, and returns how many.
 func (q *queue) grow(more int) int {
 	if need := len(q.waiting) + more; need > cap(q.waiting) {
 		size := min(max(need, 2*cap(q.waiting), firstRoom), int(q.Most)-q.taken-cap(q.spare))
@@ -79,7 +79,7 @@ func (q *queue) grow(more int) int {
 	return min(more, cap(q.waiting)-len(q.waiting))
 }
 
-// flush has all that was written sent, and doesn't wait for that.
+// flush makes the goroutine send all bytes written so far, and doesn't wait for it.
 func (q *queue) flush() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -88,7 +88,7 @@ func (q *queue) flush() error {
 	return q.err
 }
 
-// send starts the goroutine, or wakes it.
+// send starts the goroutine that sends, or wakes it.
 func (q *queue) send() {
 	if q.done == nil {
 		q.done = make(chan struct{})
@@ -111,7 +111,7 @@ func (q *queue) run() {
 	}
 }
 
-// sendSome sends what waits, and reports whether anything did.
+// sendSome sends the waiting bytes, and reports whether there were any.
 func (q *queue) sendSome() bool {
 	if q.err != nil || len(q.waiting) == 0 && !q.flushes {
 		return false
@@ -123,7 +123,7 @@ func (q *queue) sendSome() bool {
 	switch {
 	case q.err != nil:
 		q.waiting = nil
-	case cap(batch) > 2*enough: // it was for a client that is slow
+	case cap(batch) > 2*enough: // drop the memory, which has grown because the client is slow
 	case cap(q.waiting) == 0:
 		q.waiting = batch[:0]
 	default:
@@ -134,7 +134,8 @@ func (q *queue) sendSome() bool {
 	return true
 }
 
-// pass passes on what is next, without the mutex. A panic of the writer waits for the goroutine in which the server recovers from it.
+// pass sends bytes to the client without the mutex. If the writer panics, pass keeps the value, and end panics with it in the handler's
+// goroutine, where the server recovers.
 func (q *queue) pass(p []byte, flushes bool) {
 	q.sends = true
 	q.mu.Unlock()
@@ -155,8 +156,8 @@ func (q *queue) pass(p []byte, flushes bool) {
 	}
 }
 
-// end sends the rest, and frees the memory. From then on nothing uses the writer. What a handler has written that has panicked is flushed,
-// as the server would drop it.
+// end sends the rest, and frees the memory. Nothing uses the writer after that. If the handler has panicked, end flushes, because the server
+// would drop the bytes.
 func (q *queue) end(panicked bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -7,23 +7,24 @@ import (
 )
 
 const (
-	piece     = 32 << 10 // bytes that are written at once
-	perSecond = 16 << 10 // bytes for which a client has a second more
+	piece     = 32 << 10 // the most bytes of one write
+	perSecond = 16 << 10 // for each of so many bytes, the client has a second more
 )
 
-// sender writes to a client, and gives it up when it has kept its response waiting for longer than the patience, at once, or in all and
-// with a second more for each 16 KiB that it has taken: it could hold a lock, or memory, for as long as it likes.
+// sender writes to a client, and gives the client up if it keeps its response waiting too long, because it could hold a lock, or memory, for
+// as long as it likes. The patience bounds each wait. It also bounds all waits together, plus a second for each 16 KiB that the client has
+// taken.
 type sender struct {
 	to       http.ResponseWriter
 	patience time.Duration
 
-	waited time.Duration // in writes and flushes
+	waited time.Duration // the time that all writes and flushes have taken
 	sent   int64
 	timer  *time.Timer
 
 	mu    sync.Mutex
-	busy  bool // the connection belongs to this request
-	ended bool // the client was given up
+	busy  bool // a write or flush of this request is under way
+	ended bool // the sender has given the client up
 }
 
 func (s *sender) write(p []byte) (n int, err error) {
@@ -43,8 +44,8 @@ func (s *sender) flush() error {
 	return err
 }
 
-// within does what may wait for the client. It sets a deadline only when the time is over: the server may have one of its own, and
-// over HTTP/2 one that passes between two writes breaks the stream.
+// within calls do, which may wait for the client. It sets a deadline only when the time is over, because the server may have set its own, and
+// because over HTTP/2 a deadline that passes between two writes breaks the stream.
 func (s *sender) within(do func() (int, error)) (int, error) {
 	began := time.Now()
 	left := s.patience + min(0, time.Duration(s.sent)*time.Second/perSecond-s.waited)
@@ -71,13 +72,13 @@ func (s *sender) setBusy(busy bool) {
 func (s *sender) giveUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy { // ends what is being written, and all that would come after it
+	if s.busy { // end this write, and all later ones
 		s.ended = true
-		_ = http.NewResponseController(s.to).SetWriteDeadline(time.Now().Add(-time.Second)) // not supported by all
+		_ = http.NewResponseController(s.to).SetWriteDeadline(time.Now().Add(-time.Second)) // not all writers support deadlines
 	}
 }
 
-// gaveUp reports whether the client was given up.
+// gaveUp reports whether the sender has given the client up.
 func (s *sender) gaveUp() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/felixge/httpsnoop"
 )
 
-// Wrap returns the writer for a handler, which has the optional interfaces of w, and its Writer. The usual combinations of
-// interfaces are written out here and cost one allocation; httpsnoop makes all others, at one allocation for each method.
+// Wrap returns a writer for the handler, which has the same optional interfaces as w, and the Writer behind it. The usual combinations of
+// interfaces are written out here and cost one allocation. For the others, httpsnoop takes one allocation for each method.
 func Wrap(w http.ResponseWriter, o Options) (http.ResponseWriter, *Writer) {
 	t := &Writer{ResponseWriter: w, Options: o, sender: sender{to: w, patience: o.Patience}}
 	if o.Buffer != nil {
@@ -38,8 +38,7 @@ func Wrap(w http.ResponseWriter, o Options) (http.ResponseWriter, *Writer) {
 	return snoop(t), t
 }
 
-// The optional interfaces of the writers of net/http's server and of Caddy. For the others Caddy counts on
-// http.ResponseController.
+// The optional interfaces of the writers of net/http's server and of Caddy. Caddy reaches all others through http.ResponseController.
 type (
 	http1 interface {
 		http.Flusher
@@ -82,7 +81,7 @@ func (w http2Writer) Push(target string, opts *http.PushOptions) error {
 
 type caddyWriter struct{ *Writer }
 
-func (w caddyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() } // without it http.ResponseController would hijack the inner writer, unnoticed
+func (w caddyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() } // otherwise http.ResponseController would hijack the inner writer, and the Writer would not learn of it
 
 func (w caddyWriter) ReadFrom(src io.Reader) (int64, error) { return w.readFrom(src) }
 func (w caddyWriter) Push(target string, opts *http.PushOptions) error {

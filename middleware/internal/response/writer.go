@@ -17,50 +17,50 @@ import (
 )
 
 // Writer is the http.ResponseWriter of a handler that holds a lock. It notes whether any part of a final response has been
-// written, because then it is too late for another response.
+// written, because then it is too late for a different response.
 //
 // It holds back the last byte of a response of known length until the handler has flushed it or the lock is released: a client
-// that sends its next request as soon as it has the whole response must not meet the lock of the previous one.
+// that sends its next request as soon as it has the whole response must not meet the lock of the previous request.
 //
 // With a Buffer the handler doesn't wait for the client. Without one it waits for as long as the Patience.
 type Writer struct {
 	http.ResponseWriter
 	Begun  bool // any part of a final response has been written
-	Status int  // that the handler has set, 0 if it leaves that to the server
+	Status int  // the status that the handler has set; 0 if the server is to choose it
 
 	Recorder Recorder // gets a copy of the response; nil for none
 
 	Options
 	sender   sender
 	queue    *queue
-	header   http.Header // the handler's, if it may change them while the response is being sent
-	left     int64       // of the declared length, yet to be written; negative if unknown
+	header   http.Header // the handler's own headers, if it may change them while the response is sent; otherwise nil
+	left     int64       // how many bytes of the declared length are still to be written; negative if no length is declared
 	last     [1]byte
-	holdsOne bool // the last byte
+	holdsOne bool // the last byte is held back
 	waited   bool
 }
 
-// Options say how a Writer treats the client.
+// Options say how a Writer treats its client.
 type Options struct {
-	// Whether the handler learns that the client can't be reached any more: a proxy would abandon an upstream that is still working.
+	// Whether the handler isn't told that its client can't be reached any more. Otherwise a proxy would abandon an upstream that still works.
 	ToEnd bool
-	// How long the client may keep its response waiting, at once, or in all and with a second more for each 16 KiB that it has taken.
+	// How long one wait for the client may take, and all waits together, plus a second for each 16 KiB that the client has taken.
 	Patience time.Duration
-	// Where the response waits for the client; nil for nowhere.
+	// The memory in which the response waits for the client; nil for none.
 	Buffer *Buffer
 }
 
 // Recorder gets a copy of a response while it is written.
 type Recorder interface {
-	Begin(status int, h http.Header) // of the final response
+	Begin(status int, h http.Header) // called for the final response
 	Write(p []byte)
-	Forget() // the response is not what is written
+	Forget() // called if the handler takes over the connection, so that the client may get a different response
 }
 
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (w *Writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Header returns the headers for the handler.
+// Header returns the headers that the handler may set.
 func (w *Writer) Header() http.Header {
 	if w.header != nil {
 		return w.header
@@ -69,7 +69,7 @@ func (w *Writer) Header() http.Header {
 }
 
 func (w *Writer) WriteHeader(status int) {
-	if w.Begun && w.Buffer != nil { // the server would say that it is superfluous, but the writer may be in use
+	if w.Begun && w.Buffer != nil { // the server would log a superfluous call, but another goroutine may be using the writer
 		return
 	}
 	if status >= 200 || status == http.StatusSwitchingProtocols {
@@ -82,7 +82,7 @@ func (w *Writer) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// begin begins the final response, but for its status.
+// begin begins the final response, except for its status.
 func (w *Writer) begin() {
 	if w.Begun {
 		return
@@ -101,7 +101,7 @@ func (w *Writer) begin() {
 	}
 }
 
-// beginBody begins the final response, if the handler has left the status to the server.
+// beginBody begins the final response if the handler has set no status.
 func (w *Writer) beginBody() {
 	if w.Begun {
 		return
@@ -113,7 +113,7 @@ func (w *Writer) beginBody() {
 	}
 }
 
-// passHeader passes on the headers that the handler has set.
+// passHeader copies the handler's headers to the inner writer.
 func (w *Writer) passHeader() {
 	if w.header == nil {
 		return
@@ -123,7 +123,7 @@ func (w *Writer) passHeader() {
 	maps.Copy(h, w.header)
 }
 
-// passTrailers passes on the headers that come behind the body.
+// passTrailers copies the headers that follow the body to the inner writer.
 func (w *Writer) passTrailers() {
 	h := w.ResponseWriter.Header()
 	for name, values := range w.header {
@@ -135,7 +135,7 @@ func (w *Writer) passTrailers() {
 
 func (w *Writer) Write(p []byte) (int, error) {
 	w.beginBody()
-	if err := w.ReleaseLast(); err != nil { // the handler writes more than it declared: the server reports it
+	if err := w.ReleaseLast(); err != nil { // the handler writes more than it declared, and the server reports that
 		return 0, err
 	}
 	if w.queue != nil && w.left >= 0 && int64(len(p)) > w.left {
@@ -172,7 +172,7 @@ func (w *Writer) pass(p []byte) (int, error) {
 	return w.sender.write(p)
 }
 
-// ReleaseLast writes the byte that was held back, if there is one.
+// ReleaseLast writes the last byte if it was held back.
 func (w *Writer) ReleaseLast() error {
 	if !w.holdsOne {
 		return nil
@@ -184,7 +184,7 @@ func (w *Writer) ReleaseLast() error {
 	return nil
 }
 
-// FlushError is what http.ResponseController calls.
+// FlushError flushes the response for http.ResponseController.
 func (w *Writer) FlushError() error {
 	w.beginBody()
 	err := w.ReleaseLast()
@@ -204,7 +204,7 @@ func (w *Writer) FlushError() error {
 func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.endQueue(false)
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	if err != nil { // the handler may still answer
+	if err != nil { // the handler can still send a different response
 		return nil, nil, err
 	}
 	if w.Recorder != nil {
@@ -221,13 +221,13 @@ func (w *Writer) endQueue(panicked bool) {
 	}
 }
 
-// readFrom doesn't leave the copy to the server, which would wait for the client without end.
+// readFrom copies from src in place of the server, whose own copy would wait for the client without end.
 func (w *Writer) readFrom(src io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{w}, src)
 }
 
-// End is called when the lock is free: it sends what the client has not got yet, and of a handler that has panicked what there is: a client
-// that gets nothing at all may send its request again. After that nothing uses the writer.
+// End is called when the lock is free. It sends the bytes that the client hasn't got yet, even those of a handler that has panicked, because
+// a client that gets nothing at all may repeat its request. Nothing uses the writer after that.
 func (w *Writer) End(panicked bool) {
 	if !panicked {
 		_ = w.ReleaseLast() // the client may have left
@@ -246,15 +246,15 @@ func (w *Writer) End(panicked bool) {
 	}
 }
 
-// GaveUp reports whether the client was given up, as it kept its response waiting for too long.
+// GaveUp reports whether the client was given up because it kept its response waiting for too long.
 func (w *Writer) GaveUp() bool { return w.sender.gaveUp() }
 
-// HandlerWaited reports whether the handler had to wait for the client, as the Buffer was full.
+// HandlerWaited reports whether the handler had to wait for the client because the Buffer was full.
 func (w *Writer) HandlerWaited() bool { return w.waited }
 
 func (w *Writer) hides(err error) bool { return w.ToEnd && err != nil && !isHandlers(err) }
 
-// isHandlers reports whether the handler, and not the connection, has caused an error of a write.
+// isHandlers reports whether the handler has caused the error of a write, and not the connection.
 func isHandlers(err error) bool {
 	return errors.Is(err, http.ErrContentLength) || errors.Is(err, http.ErrBodyNotAllowed) || errors.Is(err, http.ErrHijacked) || errors.Is(err, http.ErrNotSupported)
 }

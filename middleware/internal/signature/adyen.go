@@ -16,7 +16,7 @@ import (
 )
 
 // adyenClaim: https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures
-// Webhooks of platforms, tokens and the management API have the signature in a header.
+// Only the webhooks of platforms, of tokens and of the management API have their signature in a header.
 func adyenClaim(h http.Header) (c claim, ok bool) {
 	header, found := one(h["Hmacsignature"])
 	c.addBase64(header)
@@ -31,7 +31,7 @@ func adyenKey(secret string) ([]byte, error) {
 	return key, nil
 }
 
-// adyenNotification is a webhook of payments. Each of its items has a signature over some of its fields.
+// adyenNotification is a webhook about payments. Each item in it has a signature over some of the item's fields.
 type adyenNotification struct {
 	Items []struct {
 		Item struct {
@@ -52,8 +52,7 @@ type adyenNotification struct {
 	} `json:"notificationItems"`
 }
 
-// adyenItems returns the index of the key with which the first item of a notification is signed, or -1 unless all are signed. The
-// parser refuses duplicate names.
+// adyenItems reports whether all items of a notification are signed with one of the keys. The parser refuses duplicate names.
 func adyenItems(body []byte, keys [][]byte) bool {
 	var n adyenNotification
 	if err := json.Unmarshal(body, &n); err != nil || len(n.Items) == 0 || len(n.Items) > maxSignatures {

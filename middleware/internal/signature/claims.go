@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// claim is what the headers of a request say of its signature.
+// claim is the signature that the headers of a request claim to have.
 type claim struct {
-	prefix     string // is signed before the body
+	prefix     string // the text that is signed before the body
 	signatures [][]byte
-	dotted     bool   // a dot in it makes it unclear where the time begins
-	sent       string // in seconds since 1970; empty where the sender doesn't sign the time
+	dotted     bool   // the prefix has a dot that makes it unclear where the time begins
+	sent       string // the time of the signature in seconds since 1970; empty if the sender doesn't sign a time
 }
 
-// add adds a signature if it is valid and spelled as its sender spells it: the senders' own libraries compare the texts.
+// add adds a signature if it is valid and spelled exactly as the sender spells it, because the senders' own libraries compare the texts.
 func (c *claim) add(text string, decode func(string) ([]byte, error), encode func([]byte) string) {
 	if signature, err := decode(text); err == nil && len(signature) == size && encode(signature) == text {
 		c.signatures = append(c.signatures, signature)
@@ -30,7 +30,7 @@ func (c *claim) addBase64(text string) {
 	c.add(text, base64.StdEncoding.DecodeString, base64.StdEncoding.EncodeToString)
 }
 
-// one returns the only value of a header, and reports whether there is exactly one.
+// one returns the value of a header that has exactly one, and reports whether it has.
 func one(values []string) (string, bool) {
 	if len(values) != 1 {
 		return "", false
@@ -68,7 +68,7 @@ func githubClaim(h http.Header) (c claim, ok bool) {
 }
 
 // shopifyClaim: https://shopify.dev/docs/apps/build/webhooks/subscribe/https
-// The header of its events begins without X-.
+// The webhooks called events have the header without X-.
 func shopifyClaim(h http.Header) (c claim, ok bool) {
 	header, found := one(slices.Concat(h["X-Shopify-Hmac-Sha256"], h["Shopify-Hmac-Sha256"]))
 	c.addBase64(header)
@@ -100,12 +100,12 @@ func standardClaim(h http.Header) (c claim, ok bool) {
 	return c, found && hasID && hasTime && sent != "" && id != "" && (!c.dotted || strings.Trim(id, inDotted) == "")
 }
 
-// inDotted are the letters of an ID with dots. The body is an object or list then, so that nothing but the ID, the time and the body can be
-// what was signed.
+// inDotted are the characters that an ID with a dot may have. The body must be a JSON object or list in this case. So nothing but the ID, the
+// time and the body, in this order, can have been signed.
 const inDotted = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// standardHeader returns a header, or the one that Svix sends in its place. If a request has both they must agree: some
-// libraries read the one, some the other.
+// standardHeader returns a header, or the header that Svix sends in its place. If a request has both, they must be equal, because
+// some libraries read the one and some the other.
 func standardHeader(h http.Header, name string) (string, bool) {
 	svix := h["Svix-"+name]
 	if len(svix) == 0 && len(h["Svix-Id"])+len(h["Svix-Timestamp"])+len(h["Svix-Signature"]) == 0 {

@@ -19,10 +19,10 @@ import (
 const (
 	size = sha256.Size
 
-	maxSignatures = 16 // of a request; senders add one for each valid secret
+	maxSignatures = 16 // most signatures of a request; senders add one for each valid secret
 )
 
-// Error is why a signature is not accepted.
+// Error says why a signature isn't accepted.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -34,22 +34,22 @@ const (
 	ErrReplay   Error = "signature timestamp is outside the replay window"
 )
 
-// Verifier checks the signatures of one sender.
+// Verifier checks signatures of one sender, with one secret or several.
 type Verifier struct {
 	scheme scheme
 	keys   [][]byte
 }
 
-// scheme is how a sender signs with HMAC-SHA256.
+// scheme says how a sender signs with HMAC-SHA256.
 type scheme struct {
-	// headers are those that claim reads.
+	// headers are the headers that claim reads.
 	headers []string
-	// claim reads the headers of a request.
+	// claim reads the signature from the headers of a request.
 	claim func(http.Header) (claim, bool)
-	// key turns a secret into the key. Default: the bytes of the secret.
+	// key makes a key from a secret. Default: the bytes of the secret.
 	key func(secret string) ([]byte, error)
-	// inside reports whether the signatures that the body itself carries are made with some of the keys. It is called if the headers
-	// have none.
+	// inside reports whether the body itself has signatures, and all are made with some of the keys. It is called if the headers have no
+	// signature.
 	inside func(body []byte, keys [][]byte) bool
 	// empty reports whether the sender's library also accepts a signed request without a body.
 	empty bool
@@ -65,7 +65,7 @@ var schemes = map[string]scheme{
 	"adyen": {headers: []string{"Hmacsignature"}, claim: adyenClaim, key: adyenKey, inside: adyenItems},
 }
 
-// New returns a Verifier of a scheme, which accepts the signatures made with any of the secrets. Its errors show no secret.
+// New returns a Verifier for the scheme with this name. It accepts a signature made with any of the secrets. Its errors contain no secret.
 func New(name string, secrets []string) (*Verifier, error) {
 	s, ok := schemes[name]
 	if !ok {
@@ -94,18 +94,18 @@ func New(name string, secrets []string) (*Verifier, error) {
 	return v, nil
 }
 
-// Headers returns the headers that signatures are read from.
+// Headers returns the headers from which the Verifier reads signatures.
 func (v *Verifier) Headers() []string { return v.scheme.headers }
 
-// SharesSecret reports whether the two accept signatures with the same key.
+// SharesSecret reports whether both Verifiers accept signatures made with one key.
 func (v *Verifier) SharesSecret(other *Verifier) bool {
 	return slices.ContainsFunc(v.keys, func(key []byte) bool {
 		return slices.ContainsFunc(other.keys, func(others []byte) bool { return bytes.Equal(key, others) })
 	})
 }
 
-// Check returns an Error unless a request is signed with any of the secrets, and was signed within the window around now. It reads the
-// body only if the headers may be those of a signed request, and returns the error of that.
+// Check returns an Error unless a request is signed with any of the secrets, at a time within the window around now. It reads the body
+// only if the headers may belong to a signed request, and returns any error of reading it.
 func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([]byte, error)) error {
 	claimed, ok := v.scheme.claim(h)
 	if !ok || len(claimed.signatures) == 0 || len(claimed.signatures) > maxSignatures {
@@ -130,7 +130,7 @@ func (v *Verifier) Check(h http.Header, window time.Duration, readBody func() ([
 	if claimed.dotted && !bytes.HasPrefix(body, []byte("{")) && !bytes.HasPrefix(body, []byte("[")) {
 		return ErrUnsigned
 	}
-	// Senders write UTF-8. Their libraries read other bytes as a text that was not signed.
+	// Senders write UTF-8. Their libraries would read other bytes as a text that was not signed.
 	if !utf8.Valid(body) || bytes.HasPrefix(body, []byte("\ufeff")) || len(body) == 0 && !v.scheme.empty {
 		return ErrMismatch
 	}
