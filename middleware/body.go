@@ -24,31 +24,31 @@ const (
 	DefaultBodyTimeout = 10 * time.Second
 )
 
-// body is a request's body on its way to the handler. Nothing is read before the handler reads, unless a key or a signature needs the body, the rule
-// buffers it, or the request waits; then the handler reads the same bytes again. Nested rules share it: where the outer one has stopped, the inner
-// one reads on.
+// body is a request's body on its way to the handler. It is read only when the handler reads it, unless a key or a signature needs it, the rule
+// buffers it, or the request waits. In these cases the handler reads the same bytes again. Nested rules share one body: an inner rule reads on where
+// the outer rule has stopped.
 type body struct {
-	io.ReadCloser // the client's
+	io.ReadCloser // the body that the client sends
 	source        io.Reader
 	request       *http.Request
 	writer        http.ResponseWriter // for the read deadline; nil for none
 
-	rule   *compiled   // the innermost, with its budget
-	parsed *bodyFields // what the templates of a rule have read
+	rule   *compiled   // the innermost rule, which has the budget
+	parsed *bodyFields // the fields that the templates of a rule have read
 	budget *Budget
-	over   bool  // no rule will end it any more
-	ahead  bool  // it was read while the request waited, as far as there was room
-	filled bool  // an attempt was made to read all of it
-	err    error // the result of that attempt
+	over   bool  // no rule will call end any more
+	ahead  bool  // the body was read while the request waited, as far as there was room
+	filled bool  // a call has tried to read the whole body
+	err    error // the result of that call
 
 	mu       sync.Mutex   // a proxy may still read while its handler returns
-	replay   bytes.Reader // what was read, for the handler
+	replay   bytes.Reader // the bytes that were read before, for the handler
 	begun    bool         // the handler has begun to read
 	ended    bool
-	atEnd    bool              // the source has ended for good
-	raw      []byte            // what was read
-	portions []*budget.Portion // one for each budget
-	trailers http.Header       // that the client has announced, without fences
+	atEnd    bool              // the source has returned io.EOF
+	raw      []byte            // the bytes that were read before
+	portions []*budget.Portion // the room that the body has, in each budget
+	trailers http.Header       // the trailers that the client has announced, except for fences
 }
 
 func newBody(w http.ResponseWriter, r *http.Request) *body {
@@ -57,7 +57,7 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 	return b
 }
 
-// use makes a rule the reader. It may try again to read what a rule around it could not.
+// use makes a rule the one that reads. An inner rule may try again to read a body that the outer rule could not read.
 func (b *body) use(rule *compiled) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
@@ -75,7 +75,7 @@ func (b *body) end() {
 	read, begun := b.raw != nil, b.begun
 	b.mu.Unlock()
 	switch ctx := b.request.Context(); {
-	case !read && !begun && b.request.Header.Get("Expect") != "": // net/http must find its own body, or asks for it after a refusal
+	case !read && !begun && b.request.Header.Get("Expect") != "": // otherwise net/http would ask for the body after a refusal
 		b.request.Body = b.ReadCloser
 	case !read: // no memory was taken
 	case ctx.Done() != nil:
@@ -88,12 +88,12 @@ func (b *body) end() {
 // moment is how long a client may send nothing of its body when nobody waits for it any more.
 const moment = time.Second
 
-// giveUp is called before a response that isn't a handler's. net/http's server reads more of the body before it sends that response, and must not
+// giveUp is called before a response that isn't the handler's. net/http's server reads more of the body before it sends such a response, and must not
 // wait for a client that sends nothing.
 func (b *body) giveUp() {
 	switch {
 	case b.isAtEnd():
-	case b.err == errBodyTimeout || b.err == errBodyBroken: // later bytes must not be taken for a request
+	case b.err == errBodyTimeout || b.err == errBodyBroken: // bytes that come later must not be taken for a request
 		closeAfter(b.writer)
 	case b.ahead:
 		ctx, cancel := context.WithTimeout(b.request.Context(), moment)
@@ -104,8 +104,8 @@ func (b *body) giveUp() {
 	}
 }
 
-// stopReading ends a read that nobody waits for any more: the wrappers around the body, such as Caddy's counter of bytes, belong to the server again.
-// If the client sends nothing meanwhile, this ends the request's context and, after the response, the connection. If a writer such as
+// stopReading ends a read that nobody waits for any more, because the wrappers around the body, such as Caddy's counter of bytes, belong to the
+// server again. If the client sends nothing meanwhile, this ends the request's context and, after the response, the connection. If a writer such as
 // http.TimeoutHandler's hides the connection, the read ends when the server closes the body.
 func (b *body) stopReading() {
 	p, ok := b.source.(*patient)
@@ -131,7 +131,7 @@ func closeAfter(w http.ResponseWriter) {
 	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("-")), 0).Read(make([]byte, 1))
 }
 
-// drop frees the memory; the body can't be read any more.
+// drop frees the memory of the body, which can't be read after that.
 func (b *body) drop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +145,7 @@ func (b *body) forget() {
 	b.settle(0)
 }
 
-// untouched reports whether a handler would still read all of the bytes from which a key is made.
+// untouched reports whether the handler would still read all bytes from which the key is made.
 func (b *body) untouched() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +159,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.replay.Len() > 0 {
 		defer b.mu.Unlock()
 		n, err := b.replay.Read(p)
-		if b.replay.Len() == 0 { // it is not needed any more
+		if b.replay.Len() == 0 { // replay is not needed any more
 			b.forget()
 		}
 		return n, err
@@ -180,9 +180,9 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// noteEnd makes a body that was read to its end stay there. net/http's server closes it when the response begins, and net/http's
-// transport reads once more after the end, to see whether more comes: it would find a closed body, and break off the connection
-// to an upstream that is still working.
+// noteEnd makes a body that was read to its end return EOF from then on. net/http's server closes the body when the response begins, and net/http's
+// transport reads once more after the end, to see whether more comes. It would find a closed body, and break the connection to an upstream that is
+// still working.
 func (b *body) noteEnd(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,7 +195,8 @@ func (b *body) isAtEnd() bool {
 	return b.atEnd
 }
 
-// stripTrailers removes all trailers that come unannounced: nobody could see earlier that one has the name of a fence, or of a header in a key.
+// stripTrailers removes all trailers that the client hasn't announced, because the rule couldn't see before whether one of them has the name of a
+// fence or of a header in a key.
 func (b *body) stripTrailers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -217,7 +218,7 @@ func (b *body) keep() {
 	b.stripTrailers()
 }
 
-// portion returns what the body has of its rule's budget.
+// portion returns the body's portion of its rule's budget.
 func (b *body) portion() *budget.Portion {
 	for _, p := range b.portions {
 		if p.Budget() == b.budget.bytes {
@@ -245,21 +246,21 @@ func (b *body) settle(keep int64) {
 	}
 }
 
-// A body that is merely declared takes no memory: the first bytes have a room of firstRead, and what has arrived may take up to so many
-// times its size for the rest. The larger that factor, the less is copied.
+// A declared length alone takes no memory. The first bytes have a room of firstRead. After that a body may have room for so many times the bytes that
+// have arrived. The larger this factor is, the fewer bytes are copied.
 const (
 	firstRead  = 1 << 10
-	ahead      = 16 // of a body whose length is declared
-	aheadBlind = 2  // of others
+	ahead      = 16 // the factor for a body whose length is declared
+	aheadBlind = 2  // the factor for other bodies
 )
 
 // reading is how a body is read into memory.
 type reading int
 
 const (
-	whole   reading = iota // before the lock is taken: it waits for room, and for bytes
-	tried                  // in a dry run: it takes room if some is free, and leaves the rest to the next reader
-	inSpare                // while the request waits for its lock: the same, in room that no key needs
+	whole   reading = iota // before the lock is taken: reads to the end, and waits for room and for bytes
+	tried                  // in a dry run: takes room only if some is free, and leaves the rest to the next reader
+	inSpare                // while the request waits for its lock: as tried, but only in room that no key needs
 )
 
 var errFull = errors.New("longer than may be read")
@@ -270,7 +271,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		return nil, nil
 	}
 	b, ok := r.Body.(*body)
-	if !ok || !b.untouched() { // a key is derived outside of Rule.Serve
+	if !ok || !b.untouched() { // the key is derived outside of Rule.Serve
 		b = newBody(nil, r)
 		b.over = true
 		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
@@ -279,7 +280,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		b.filled = true
 		b.err = b.fill()
 	}
-	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // the rule around this one allows larger bodies
+	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // an outer rule allows larger bodies
 		return nil, errBodyTooLarge
 	}
 	return b.raw, b.err
@@ -299,14 +300,14 @@ func (b *body) fill() error {
 	}
 	err := readError(ctx, b.read(ctx, how))
 	b.keep()
-	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the rest will not arrive
+	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the client won't send the rest
 		b.drop()
 	}
 	return err
 }
 
-// readAhead reads the body while its request waits, until ctx ends: with HTTP/1 the server notices that a client has left only after the end of the
-// body. The handler reads on from there. A body above max_body is left alone, and so is a body that the client sends only when asked (Expect).
+// readAhead reads the body while its request waits, until ctx ends. Over HTTP/1, the server notices only after the end of the body that a client has
+// left. The handler reads on from there. A body above max_body isn't read, and neither is a body that the client sends only when asked (Expect).
 func (b *body) readAhead(ctx context.Context) {
 	r := b.request
 	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" || upgrades(r) {
@@ -314,12 +315,12 @@ func (b *body) readAhead(ctx context.Context) {
 	}
 	b.ahead = true
 	if r.ContentLength <= b.rule.MaxBody {
-		_ = b.read(ctx, inSpare) // the handler will meet the same error
+		_ = b.read(ctx, inSpare) // the handler will get the same error
 		b.keep()
 	}
 }
 
-// readError returns the error that refuses a request after this error of a read.
+// readError returns the error with which a request is refused after this error of a read.
 func readError(ctx context.Context, err error) error {
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -329,7 +330,7 @@ func readError(ctx context.Context, err error) error {
 		return errBodyTooLarge
 	case errors.As(err, &tooLarge):
 		return errBodyCut
-	case errors.Is(err, os.ErrDeadlineExceeded): // after which the server cancels the request's context, too
+	case errors.Is(err, os.ErrDeadlineExceeded): // check this first, because the server then cancels the request's context as well
 		return errBodyTimeout
 	case errors.Is(ctx.Err(), context.Canceled): // the client has left
 		return ctx.Err()
@@ -362,7 +363,8 @@ func (b *body) read(ctx context.Context, how reading) error {
 	return errFull
 }
 
-// grow takes room and memory for more if its room is full. The declared length is the length on the wire: a decoder in front may make more of it.
+// grow takes room and memory for more bytes if its room is full. Don't rely on the declared length: it is the length on the wire, and a decoder in
+// front of the rule may make more of it.
 func (b *body) grow(ctx context.Context, how reading) error {
 	if len(b.raw) < cap(b.raw) {
 		return nil
@@ -375,11 +377,11 @@ func (b *body) grow(ctx context.Context, how reading) error {
 	if !b.take(ctx, room-b.has(), how) {
 		return errBodyBudget
 	}
-	b.raw = append(make([]byte, 0, room+1), b.raw...) // the last byte shows whether more comes
+	b.raw = append(make([]byte, 0, room+1), b.raw...) // one more byte shows whether the body is longer
 	return nil
 }
 
-// take takes more room. It waits for it only if the body is read as a whole.
+// take takes more room. It waits for room only if the body is read as a whole.
 func (b *body) take(ctx context.Context, more int64, how reading) bool {
 	p := b.portion()
 	switch {
@@ -395,7 +397,7 @@ func (b *body) take(ctx context.Context, more int64, how reading) bool {
 	return p.Take(ctx, more)
 }
 
-// readRoom reads until its room is full.
+// readRoom reads until the room of the body is full.
 func (b *body) readRoom(ctx context.Context) error {
 	for len(b.raw) < cap(b.raw) {
 		n, err := readUntil(ctx, b.source, b.raw[len(b.raw):cap(b.raw)])
@@ -407,27 +409,27 @@ func (b *body) readRoom(ctx context.Context) error {
 	return nil
 }
 
-// interrupted is readRoom until ctx ends. Only then it sets the deadline of the connection: servers set their own with each read, and after a missed
-// deadline the connection is useless.
+// interrupted is readRoom until ctx ends. It sets the deadline of the connection only then, because servers set their own with each read, and a
+// connection is useless after a missed deadline.
 func (b *body) interrupted(ctx context.Context) error {
 	connection := http.NewResponseController(b.writer)
 	done := make(chan struct{})
 	unset := context.AfterFunc(ctx, func() {
 		defer close(done)
-		_ = connection.SetReadDeadline(time.Now()) // not supported by all
+		_ = connection.SetReadDeadline(time.Now()) // not all writers support deadlines
 	})
 	err := b.readRoom(ctx)
 	if !unset() {
 		<-done
-		if err == nil || err == io.EOF { // just in time: the connection remains usable
+		if err == nil || err == io.EOF { // the read was done just in time, so the connection remains usable
 			_ = connection.SetReadDeadline(time.Time{})
 		}
 	}
 	return err
 }
 
-// prepare reports whether the deadline of the connection may interrupt reads, which it may only before the lock is taken. If it may not, or a writer
-// such as http.TimeoutHandler's hides the connection, the next reader can continue a read.
+// prepare reports whether the deadline of the connection may interrupt a read, as it may only before the lock is taken. If it may not, or if a writer
+// such as http.TimeoutHandler's hides the connection, prepare lets the next reader continue the read.
 func (b *body) prepare(how reading) (interruptible bool) {
 	if b.writer != nil && (how != whole || !b.bounded()) {
 		b.patient()
@@ -435,7 +437,7 @@ func (b *body) prepare(how reading) (interruptible bool) {
 	return how == whole && b.writer != nil
 }
 
-// patient makes the next reader able to continue a read of the source.
+// patient wraps the source, so that the next reader can continue a read of it.
 func (b *body) patient() *patient {
 	p, ok := b.source.(*patient)
 	if !ok {
@@ -445,13 +447,13 @@ func (b *body) patient() *patient {
 	return p
 }
 
-// bounded reports whether the deadline of the connection can be set.
+// bounded reports whether a deadline can be set for reads from the connection.
 func (b *body) bounded() bool {
 	_, ok := unwrapTo[interface{ SetReadDeadline(time.Time) error }](b.writer)
 	return ok
 }
 
-// readUntil reads until ctx ends.
+// readUntil reads from source until ctx ends.
 func readUntil(ctx context.Context, source io.Reader, p []byte) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -485,15 +487,15 @@ func wrapped(w http.ResponseWriter) iter.Seq[http.ResponseWriter] {
 	}
 }
 
-// patient reads from a source whose reads can't be interrupted, or must not be because the handler will read on. A reader that
-// times out leaves its pending read to the next reader. If there is none, the body ends it.
+// patient reads from a source whose reads can't be interrupted, or must not be, because the handler will read on. A reader that times out leaves its
+// unfinished read to the next reader. If there is no next reader, the body ends the read.
 type patient struct {
 	source io.Reader
 	buffer []byte
 	last   atomic.Pointer[chan struct{}] // closed when the last read is done: a proxy may still read while its handler returns
 
 	rest []byte // bytes that nobody has taken yet; until the last read is done, rest and err belong to its goroutine
-	err  error  // after rest
+	err  error  // the error that follows rest
 }
 
 func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
@@ -510,7 +512,7 @@ func (p *patient) readUntil(ctx context.Context, into []byte) (int, error) {
 	return n, p.err
 }
 
-// begin starts a read, unless there is something to take.
+// begin starts a read in a goroutine, unless there are bytes or an error to return first.
 func (p *patient) begin() {
 	if p.isEmpty() {
 		done := make(chan struct{})
@@ -519,7 +521,7 @@ func (p *patient) begin() {
 	}
 }
 
-// isEmpty reports whether there is nothing to take, and no read under way.
+// isEmpty reports whether there are no bytes and no error to return, and no read is under way.
 func (p *patient) isEmpty() bool { return !p.underWay() && len(p.rest) == 0 && p.err == nil }
 
 // underWay reports whether a read is under way.
@@ -539,7 +541,7 @@ func (p *patient) underWay() bool {
 func (p *patient) read(done chan struct{}) {
 	defer close(done)
 	defer func() {
-		if recover() != nil { // in the handler's goroutine the server would recover from it
+		if recover() != nil { // a panic in this goroutine would end the process; in the handler's, the server recovers
 			p.err = errBodyBroken
 		}
 	}()
@@ -547,7 +549,7 @@ func (p *patient) read(done chan struct{}) {
 	p.rest, p.err = p.buffer[:n], err
 }
 
-// Read is for the handler, which has time.
+// Read waits as long as the source takes, which suits the handler.
 func (p *patient) Read(into []byte) (int, error) {
 	if p.isEmpty() {
 		return p.source.Read(into)

@@ -22,15 +22,15 @@ type bodyFields struct {
 	read    bool
 	json    bool
 	found   []fields.Found
-	asForm  []fields.Found // for a reader that takes JSON for a form
-	query   []fields.Found // for a reader that merges the query with the body
+	asForm  []fields.Found // the values for a reader that takes JSON for a form
+	query   []fields.Found // the values for a reader that merges the query with the body
 	err     error
 }
 
 // fieldSet has the body fields of all templates of a rule, so that a body is parsed once for all of them.
 type fieldSet struct{ fields []fields.Field }
 
-// add moves the fields of a template into the set. A field of several templates is in it once.
+// add moves the fields of a template into the set. A field that several templates have is in the set once.
 func (set *fieldSet) add(t *Template) {
 	at := make([]int, len(t.set.fields))
 	for i, f := range t.set.fields {
@@ -92,7 +92,7 @@ func (f *bodyFields) inBody(s source) ([]string, error) {
 	return values, err
 }
 
-// withRounded adds the rounded values of numbers that many readers round.
+// withRounded adds, for numbers that many readers round, the rounded values.
 func withRounded(values []string, found *fields.Found) []string {
 	all := values[:len(values):len(values)]
 	for _, number := range found.Rounded() {
@@ -106,10 +106,10 @@ func withRounded(values []string, found *fields.Found) []string {
 // errOtherFormat counts as a missing value: the field has a different format than the body.
 var errOtherFormat = fmt.Errorf("%w in a body of this format", ErrMissingKey)
 
-// reads reports whether a field of this format may be in the body.
+// reads reports whether a body in the format of this request can have a field of the given format.
 func (f *bodyFields) reads(format string) bool { return format == "" || (format == "json") == f.json }
 
-// readsOther reports whether the placeholder has another field, of the body's own format.
+// readsOther reports whether the placeholder has an alternative in the body's own format.
 func (f *bodyFields) readsOther(p *part) bool {
 	return slices.ContainsFunc(p.sources, func(together []source) bool {
 		return slices.ContainsFunc(together, func(s source) bool { return s.value == nil && f.reads(f.fields[s.field].Format) })
@@ -118,7 +118,7 @@ func (f *bodyFields) readsOther(p *part) bool {
 
 func (f *bodyFields) find() {
 	r := f.request
-	if r.Body == nil || r.ContentLength == 0 { // another handler may have wrapped an empty body, or put another one in its place
+	if r.Body == nil || r.ContentLength == 0 { // a handler may have wrapped or replaced an empty body
 		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
 			f.err = err
 			if !changesNothing(r.Method) {
@@ -149,7 +149,7 @@ func (f *bodyFields) find() {
 	f.collectQuery()
 }
 
-// collectQuery finds the values of a reader that merges the query with the body.
+// collectQuery finds the values of the fields for a reader that merges the query with the body.
 func (f *bodyFields) collectQuery() {
 	if f.err != nil || f.request.URL.RawQuery == "" {
 		return
@@ -161,12 +161,12 @@ func (f *bodyFields) collectQuery() {
 	}
 }
 
-// changesNothing reports whether requests with this method have no form, so that their query has no fields of one.
+// changesNothing reports whether requests with this method have no form. A query has no fields of a form then.
 func changesNothing(method string) bool {
 	return slices.Contains([]string{"", http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
 
-// withForm adds the values for a reader that takes JSON for a form.
+// withForm adds the values that a reader finds if it takes JSON for a form.
 func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, error) {
 	if err != nil && !errors.Is(err, ErrMissingKey) {
 		return nil, err
@@ -177,7 +177,7 @@ func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, er
 		}
 		aside := &f.asForm[s.field]
 		if fields.TooMany(aside.Err) {
-			return nil, aside.Err // some are missing
+			return nil, aside.Err // aside lacks some values
 		}
 		for _, value := range aside.Values {
 			if value, bad := fold.Value(value); bad == nil && value != "" {
@@ -186,12 +186,12 @@ func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, er
 		}
 	}
 	if err != nil && len(values) > 0 {
-		return nil, ErrAmbiguousKey // missing to one reader, and present to the other
+		return nil, ErrAmbiguousKey // one reader finds no value, and the other finds one
 	}
 	return values, err
 }
 
-// elsewhereError counts as a missing value, which a different reader finds elsewhere.
+// elsewhereError counts as a missing value. Some other reader finds the value elsewhere.
 type elsewhereError struct {
 	values  []string
 	inQuery bool
@@ -201,7 +201,7 @@ func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, a
 
 func (*elsewhereError) Unwrap() error { return ErrMissingKey }
 
-// beside compares the values of a body with those of the query, or the other way round: some readers merge the two.
+// beside compares the values in the body with the values in the query, or the other way round, because some readers merge the two.
 func beside(values []string, err error, aside *fields.Found) error {
 	switch {
 	case aside.Err != nil:
@@ -215,7 +215,7 @@ func beside(values []string, err error, aside *fields.Found) error {
 	return err
 }
 
-// hasAll reports whether each of some values is among others.
+// hasAll reports whether values contains all of some.
 func hasAll(values, some []string) bool {
 	return !slices.ContainsFunc(some, func(one string) bool {
 		return !slices.ContainsFunc(values, func(value string) bool { return fold.Same(value, one) })

@@ -21,27 +21,27 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// compiled is a Rule that was checked.
+// compiled is a Rule that New or Compile has checked.
 type compiled struct {
-	Rule // as it was given, with the settings of its preset and the defaults
+	Rule // as given, with the settings of the preset and the defaults filled in
 
-	keys      templates             // nil if derive isn't theirs
+	keys      templates             // the key templates; nil if derive is another function
 	derive    keysFunc              // nil if the rule locks only the IDs of requests
 	dedupe    KeyFunc               // nil for none
 	scope     KeyFunc               // nil for none
 	ownScope  bool                  // the rule itself has set the scope, and not its preset
-	byUser    bool                  // the scope is whom authentication has found, if it has
-	verifiers []*signature.Verifier // those of Verify
+	byUser    bool                  // the scope is the authenticated user, if there is one
+	verifiers []*signature.Verifier // one for each Verify
 	readsBody bool
 
 	remembers *remember.Policy     // nil if no responses are remembered
-	options   []redlock.LockOption // of the locks on keys
+	options   []redlock.LockOption // options of the locks on keys
 	holdTimes holdTimes
 	logPauses logPauses
 	dryRuns   dryRuns
 }
 
-// compile takes the keys from derive, if there is one, and from the rule's templates otherwise.
+// compile checks a rule. The keys come from derive, if it isn't nil, and otherwise from the rule's templates.
 func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*compiled, error) {
 	c := &compiled{Rule: rule, derive: derive}
 	c.Name = rule.RuleName()
@@ -81,13 +81,13 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 	return c, nil
 }
 
-// byDefault returns a compiled rule without keys, which serves no requests.
+// byDefault returns a compiled rule that has no keys, and serves no requests.
 func byDefault(rule Rule) *compiled {
 	rule.setDefaults()
 	return &compiled{Rule: rule}
 }
 
-// compileTemplates reads the templates of the keys, of the ID and of its scope.
+// compileTemplates parses the templates of the keys, of the ID and of the scope.
 func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 	set := new(fieldSet)
 	switch {
@@ -119,7 +119,7 @@ func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 	return nil
 }
 
-// compileID finds out how the ID of a delivery is found.
+// compileID decides from which part of a request the ID of a delivery is read.
 func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	switch c.IdempotencyKey {
 	case "", off, required, optional:
@@ -142,7 +142,7 @@ func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	return nil
 }
 
-// compileVerify reads who may sign. The secret must identify the sender: no two senders may share a secret, or a name.
+// compileVerify compiles the signatures that the rule accepts. A secret must identify its sender, so no two senders may share a secret or a name.
 func (c *compiled) compileVerify() error {
 	for _, v := range c.Verify {
 		verifier, err := signature.New(v.Scheme, v.Secrets)
@@ -167,7 +167,7 @@ func (c *compiled) compileVerify() error {
 	return nil
 }
 
-// check returns what else is wrong with a rule. Remembered responses come last, because they need the ID.
+// check returns the first error in the rest of the rule. It checks remembered responses last, because they need the ID.
 func (c *compiled) check() error {
 	if err := cmp.Or(checkName("name", c.Name), c.checkSite()); err != nil {
 		return err
@@ -218,10 +218,10 @@ func (c *compiled) check() error {
 
 func isRefusal(status int) bool { return 400 <= status && status <= 599 }
 
-// maxName is how long the name of a rule may be, in bytes: it is in each line of the access log and in each series of metrics.
+// maxName is how many bytes the name of a rule may have, because each line of the access log and each series of metrics contains it.
 const maxName = 128
 
-// checkName returns an error unless a name, which is set by a setting, fits into logs and metrics.
+// checkName returns an error unless the name given in a setting fits into logs and metrics.
 func checkName(setting, name string) error {
 	switch {
 	case len(name) > maxName:
@@ -234,7 +234,7 @@ func checkName(setting, name string) error {
 	return nil
 }
 
-// checkSite returns why a rule can't have its Site.
+// checkSite returns an error if the rule can't have its Site.
 func (c *compiled) checkSite() error {
 	switch {
 	case c.Site == "":
@@ -249,7 +249,7 @@ func (c *compiled) checkSite() error {
 
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// defaultName returns the name of a rule without one: its key templates as they are written, and its preset. It is cut to the longest allowed name.
+// defaultName returns the name of a rule that has none: its key templates as written and its preset, cut to the longest allowed name.
 func defaultName(templates []string, preset string) string {
 	name := strings.Join(templates, " ")
 	switch {
@@ -281,7 +281,7 @@ func nameOfFunc(key KeyFunc) string {
 	return defaultName([]string{name[strings.LastIndexByte(name, '/')+1:]}, "")
 }
 
-// checkConcurrency returns why a rule can't have its Concurrency.
+// checkConcurrency returns an error if the rule can't have its Concurrency.
 func (c *compiled) checkConcurrency() error {
 	if err := c.Concurrency.Check(len(c.keys)); err != nil {
 		return err
@@ -292,7 +292,7 @@ func (c *compiled) checkConcurrency() error {
 	return nil
 }
 
-// checkHeaders checks the names of the headers that are set for the upstream.
+// checkHeaders checks the names of the headers that the rule sets for the upstream.
 func (c *compiled) checkHeaders() error {
 	if fold.SameHeader(c.FenceHeader, SlotHeader) {
 		return fmt.Errorf("fence_header %q: is the header of the slot; want another header, such as %s", c.FenceHeader, DefaultFenceHeader)
@@ -324,7 +324,7 @@ func (c *compiled) checkHeader(setting, name, better string) error {
 	return nil
 }
 
-// compileRemember reads how responses are remembered.
+// compileRemember compiles the settings for remembered responses.
 func (c *compiled) compileRemember() (err error) {
 	settings := remember.Settings{Keep: c.Remember, Size: c.RememberSize, Quota: c.RememberQuota, Statuses: c.RememberStatus, MaxResult: redlock.MaxResult}
 	if c.Sealer != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// waitsForResponses reports whether a repeat waits for the first to be answered.
+// waitsForResponses reports whether a repeat waits for the response to the first request.
 func (c *compiled) waitsForResponses() bool { return c.OnDuplicate == waits }
 
-// warnings returns settings for remembered responses that are valid, but hardly ever meant.
+// warnings returns texts about valid settings for remembered responses that are hardly ever meant.
 func (c *compiled) warnings() (warnings []string) {
 	switch {
 	case c.Remember == 0:
@@ -39,7 +39,8 @@ func (c *compiled) warn() {
 	}
 }
 
-// global returns the first template that makes one key of all requests, which is hardly ever meant if one request holds it at a time, or "".
+// global returns the first template that makes the same key for all requests, or "". Such a template is hardly ever meant if only one request at a
+// time may hold the key.
 func (c *compiled) global() string {
 	for i, template := range c.keys {
 		if c.Concurrency.of(i) == 1 && template.Global() {
@@ -49,13 +50,14 @@ func (c *compiled) global() string {
 	return ""
 }
 
-// stripOurs removes headers that only this side may set, in every spelling that a server may take for them.
+// stripOurs removes the headers that only the server's side may set, in every spelling that some server takes for them.
 func (c *compiled) stripOurs(h http.Header) {
 	ours := [...]string{c.FenceHeader, c.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
 	strip(h, ours[:])
 }
 
-// wrapBody puts a body into the request and returns it, or nil if there is none to end.
+// wrapBody puts a body into the request and returns it. It returns nil if there is no body, or if a rule
+// around this one will end it.
 func (c *compiled) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
@@ -63,7 +65,7 @@ func (c *compiled) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	b, ok := r.Body.(*body)
 	if !ok || !b.untouched() {
 		b = newBody(w, r)
-	} else if !b.over { // that of a rule around this one, which will end it
+	} else if !b.over { // the body belongs to a rule around this one, which will end it
 		b.use(c)
 		return nil
 	}
@@ -79,21 +81,21 @@ func (c *compiled) clientAddress(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// client returns the client for a budget: an IPv4 address, or the IPv6 network of one subscriber.
+// client returns the client as a budget counts it: an IPv4 address, or the IPv6 network of one subscriber.
 func (c *compiled) client(r *http.Request) string {
 	text := c.clientAddress(r)
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		withPort, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return text // that of a Unix socket, for example
+			return text // not an IP address, such as that of a Unix socket
 		}
 		address = withPort.Addr()
 	}
 	if address = address.Unmap().WithZone(""); address.Is4() {
 		return address.String()
 	}
-	network, _ := address.Prefix(64) // valid for IPv6
+	network, _ := address.Prefix(64) // never an error for IPv6
 	return network.String()
 }
 
@@ -104,10 +106,10 @@ func (c *compiled) originalURL(r *http.Request) *url.URL {
 	if u, err := url.ParseRequestURI(r.RequestURI); err == nil {
 		return u
 	}
-	return r.URL // no server has received it
+	return r.URL // the request didn't come from a server
 }
 
-// sender returns who has sent a request: the authenticated user, if there is one, and the address.
+// sender returns the sender of a request: the authenticated user, if there is one, and the address.
 func (c *compiled) sender(r *http.Request) string {
 	address := c.clientAddress(r)
 	if host, _, err := net.SplitHostPort(address); err == nil {
@@ -123,7 +125,7 @@ func (c *compiled) sender(r *http.Request) string {
 	return user + cut(address, maxShownID)
 }
 
-// verify returns the name of the request's signer, or an error if that is no sender of the rule.
+// verify returns the name of the request's signer, or an error if the signer isn't a sender of the rule.
 func (c *compiled) verify(r *http.Request) (signer string, err error) {
 	for i, v := range c.verifiers {
 		bad := v.Check(r.Header, c.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
@@ -133,15 +135,15 @@ func (c *compiled) verify(r *http.Request) (signer string, err error) {
 			return c.Verify[i].Name, nil
 		case !errors.As(bad, &wrong): // the body can't be read
 			return "", bad
-		case err == nil, errors.Is(err, signature.ErrUnsigned): // as another scheme sees it
+		case err == nil, errors.Is(err, signature.ErrUnsigned): // keep the first error that isn't ErrUnsigned
 			err = bad
 		}
 	}
 	return "", err
 }
 
-// deriveKeys returns the keys of a request as they are locked: hashed if they are long, in order, and
-// without duplicates; and how many requests may hold each, if the rule has a number for each.
+// deriveKeys returns the keys of a request as they are locked: hashed if they are long, sorted, and without duplicates. If the rule has a
+// number of holders for each key, most has these numbers.
 func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]int, err error) {
 	keys, from, err := c.derive(r)
 	if err != nil {
@@ -169,8 +171,8 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 	return keys, most, nil
 }
 
-// place returns the place of a request on its site. A sender that delivers one event to two places gives both deliveries the same ID, but the second
-// is no repeat of the first. A response to one method is no response to another, either.
+// place returns the place on its site to which a request goes: method, path and query. A sender that delivers one event to two places uses the same
+// ID for both, but the second delivery isn't a repeat of the first. A response to one method is no response to another one, either.
 func (c *compiled) place(r *http.Request) string {
 	u := c.originalURL(r)
 	place := r.Method + " " + u.EscapedPath()
@@ -180,14 +182,14 @@ func (c *compiled) place(r *http.Request) string {
 	return place
 }
 
-// comparesKeys reports whether an ID that was used with other keys belongs to another request. An ID in the header Idempotency-Key is unique among
-// all requests of its client; an ID of dedupe is only known to be unique for a key.
+// comparesKeys reports whether a request with a known ID but different keys counts as a different request. An ID in the header Idempotency-Key is
+// unique among all requests of its client; an ID from dedupe is only known to be unique for one key.
 func (c *compiled) comparesKeys() bool {
 	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
 }
 
-// passes reports whether a request is served without a lock although it lacks a part of its key. A request with an ID never is, because its client
-// relies on it.
+// passes reports whether a request that lacks a part of its key is served without a lock. A request with an ID never is, because its client relies on
+// the ID.
 func (c *compiled) passes(missing error) bool {
 	var noScope *noScopeError
 	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass && !errors.As(missing, &noScope)
@@ -214,9 +216,9 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 		return refuse(OutcomeDuplicate, c.holdTimes.retryAfter(duplicate.held.RetryAfter, 1))
 	case errors.Is(err, remember.ErrMismatch):
 		return refuse(OutcomeMismatch, 0)
-	case errors.Is(err, redlock.ErrUnreadable): // never taken for a missing quorum, for which the request might be served
+	case errors.Is(err, redlock.ErrUnreadable): // must not be taken for a missing quorum, after which the request might be served
 		return refuse(OutcomeUnreadable, spread(0))
-	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tried again would get this again
+	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tries again gets the same result
 		return refuse(OutcomeFailed, 0)
 	case errors.As(err, &held):
 		refusal := refuse(OutcomeHeld, c.holdTimes.retryAfter(held.RetryAfter, max(held.Slots, 1)))
@@ -227,7 +229,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status = c.NoQuorumStatus
 		return refusal
 	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
-		// No master was asked: somebody may have the lock, so this is no reason to serve the request without it.
+		// No master was asked, so another request may have the lock: don't serve this one without it.
 		refusal := refuse(OutcomeFailed, spread(0))
 		refusal.Status = http.StatusServiceUnavailable
 		return refusal
@@ -235,7 +237,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 	return refuse(OutcomeFailed, 0)
 }
 
-// observeBegin tells the Observer what may come.
+// observeBegin tells the Observer which events it may get.
 func (c *compiled) observeBegin() {
 	if c.Observer != nil {
 		c.Observer.Begin(c.Name, possibleOf(c))
@@ -254,8 +256,8 @@ func (c *compiled) observeDone(outcome Outcome, held time.Duration) {
 	}
 }
 
-// mayLog reports whether a line about this subject may be logged now, and how many requests had no line since the last one. On the debug level all
-// may, because somebody looks for every request.
+// mayLog reports whether the rule may log a line about this subject now, and how many requests got no line since the last one. At the debug level
+// every request gets its line, because somebody is looking for all of them.
 func (c *compiled) mayLog(about string) (missed int, ok bool) {
 	if c.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		return 0, true
@@ -279,8 +281,8 @@ func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ..
 	c.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", c.Name)}, attrs...)...)
 }
 
-// logOutcome logs the outcome of a request, unless it was logged just now for another one. The line has the key's hash, but neither the key nor a
-// value of the request; err, which may name masters, is logged only if they are to blame.
+// logOutcome logs the outcome of a request, unless the same outcome of another request was logged just now. The line has the hash of the key, but
+// neither the key nor a value of the request. It has err, which may name masters, only if the masters are to blame.
 func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
 	logger, level := c.Logger, outcomes[turn.Outcome].level
 	if !logger.Enabled(context.Background(), level) {

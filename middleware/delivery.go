@@ -16,20 +16,20 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// Delivery identifies a delivery: only one that equals it in all parts is a repeat.
+// Delivery identifies a delivery. Only a delivery that is equal in all parts is a repeat.
 type Delivery struct {
-	Keys   []string // of the request, in any order; none under a rule with IdempotencyKey that compares fingerprints
-	ID     string   // from its sender
-	Host   string   // to which it goes, without a port: "shop.example.com"
-	Site   string   // in place of the host, if the rule has a Site
-	Place  string   // where it goes there, if the rule ignores fingerprints: "POST /hooks/stripe?tenant=a"
-	Signer string   // its signer, by the name of the rule's Verify; "" if that has none
-	Scope  string   // its sender, if the rule has a scope
-	User   string   // its sender, if it is authenticated, and the rule sets no scope
+	Keys   []string // the request's keys, in any order; none under a rule with IdempotencyKey that compares fingerprints
+	ID     string   // the ID that the sender gave the delivery
+	Host   string   // the requested host, without a port: "shop.example.com"
+	Site   string   // replaces the host if the rule has a Site
+	Place  string   // method, path and query, if the rule ignores fingerprints: "POST /hooks/stripe?tenant=a"
+	Signer string   // the name in the rule's Verify of the signer; "" if it has no name
+	Scope  string   // the sender by the rule's Scope; "" if there is no Scope
+	User   string   // the authenticated sender, if there is one and the rule sets no Scope
 }
 
-// Key returns the key of the delivery, which is locked while the delivery is served, and under which its response is remembered. All parts are
-// hashed, each with its length, so that no two deliveries have the same key.
+// Key returns the lock key of the delivery. It is locked while the delivery is served, and the response is remembered under it. Each part is hashed
+// with its length, so no two deliveries have the same key.
 func (d Delivery) Key() string {
 	keys := d.Keys
 	if !slices.IsSorted(keys) {
@@ -44,11 +44,11 @@ func (d Delivery) Key() string {
 	return "dedupe:" + hex.EncodeToString(sum[:])
 }
 
-// runningKey is the key of the delivery under a rule that remembers no responses. It differs from Key, so that an inner rule that remembers them has
-// a lock of its own to ask for the response.
+// runningKey is the lock key of the delivery under a rule that remembers no responses. It differs from Key, so that an inner rule that remembers them
+// can take its own lock to ask for the response.
 func (d Delivery) runningKey() string { return "running:" + strings.TrimPrefix(d.Key(), "dedupe:") }
 
-// cleanPlace returns a place with its path in one spelling. All spellings by which a request may reach the same handler are one place, because
+// cleanPlace returns a place with its path in one spelling. All spellings with which a request may reach one handler are the same place, because
 // anybody who copies a delivery can choose among them.
 func cleanPlace(place string) string {
 	if place == "" {
@@ -66,26 +66,26 @@ func cleanPlace(place string) string {
 		segment, _, _ = strings.Cut(segment, ";")
 		segments[i] = strings.TrimFunc(segment, fold.IsBlank)
 	}
-	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))} // which follows the dots, as routers do
+	clean := url.URL{Path: path.Clean("/" + strings.ToLower(strings.Join(segments, "/")))} // path.Clean follows the dots, as routers do
 	return method + " " + clean.EscapedPath() + "?" + query
 }
 
-// errMissingID reports a request without the ID that it must have.
+// errMissingID is the error for a request without the ID that the rule requires.
 var errMissingID = &refusalReason{OutcomeMissingID, "the request must have an ID, by which a repeat is told from a new request"}
 
-// errNoID reports a request that has nothing to lock, as it has neither keys nor an ID.
+// errNoID is the error for a request that has neither keys nor an ID, and so nothing to lock.
 var errNoID = fmt.Errorf("%w: the request has no ID", ErrMissingKey)
 
-// IdempotencyHeader is the header in which a client names a request that it may repeat.
+// IdempotencyHeader is the header in which a client gives an ID to a request that it may repeat.
 const IdempotencyHeader = "Idempotency-Key"
 
 const maxIdempotencyKey = 255 // bytes
 
-// IdempotencyKey is the KeyFunc of the header Idempotency-Key: a string as draft-ietf-httpapi-idempotency-key-header has it,
-// "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without the quotes, as most clients send it. The two are one ID. Letters
-// are compared as they are: IDs that differ in case are different.
+// IdempotencyKey is the KeyFunc for the header Idempotency-Key. It accepts a string as draft-ietf-httpapi-idempotency-key-header has it,
+// "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without quotes, as most clients send it. Both forms are the same ID. IDs that
+// differ in case are different.
 func IdempotencyKey(r *http.Request) (string, error) {
-	id, err := oneHeader(r, IdempotencyHeader) // PHP takes Idempotency_Key for the same header, and may read that one
+	id, err := oneHeader(r, IdempotencyHeader) // PHP takes Idempotency_Key for the same header, and may read it instead
 	if err == nil && id == "" {
 		err = ErrMissingKey
 	}
@@ -99,7 +99,7 @@ func IdempotencyKey(r *http.Request) (string, error) {
 			return "", errBadIdempotencyKey
 		}
 		id = text
-	} else if strings.ContainsAny(id, `",;`) { // a list, or parameters of what is no string
+	} else if strings.ContainsAny(id, `",;`) { // a list, or something with parameters
 		return "", errBadIdempotencyKey
 	}
 	if id == "" || len(id) > maxIdempotencyKey || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -113,13 +113,13 @@ const idempotencyPlaceholder = "header." + IdempotencyHeader
 var errBadIdempotencyKey = &refusalReason{OutcomeBadKey,
 	fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
 
-// parseDedupe reads the template of the ID of a delivery, as ParseTemplate does. An ID has a single value, so that
-// {body.items[].id} is an error. IDs are compared as they are sent: those that differ in case are different.
+// parseDedupe parses the template for the ID of a delivery, as ParseTemplate does. An ID has a single value, so {body.items[].id} is an
+// error. IDs that differ in case are different.
 func parseDedupe(text string, placeholder PlaceholderFunc) (*Template, error) {
 	return parseExact("dedupe", text, placeholder, "ID", "is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}")
 }
 
-// parseScope reads the template of who has sent an ID, as parseDedupe does.
+// parseScope parses the template for the sender of an ID, as parseDedupe does.
 func parseScope(text string, placeholder PlaceholderFunc) (*Template, error) {
 	return parseExact("scope", text, placeholder, "sender", "is the same for all clients; name what tells them apart, such as {header.Authorization}")
 }
@@ -138,7 +138,7 @@ func parseExact(setting, text string, placeholder PlaceholderFunc, what, global 
 	return t, nil
 }
 
-// changing returns the part of a header Authorization that changes between requests of one client, or "".
+// changing returns the part of a header Authorization that differs between requests of one client, or "".
 func changing(authorization string) string {
 	scheme, rest, _ := strings.Cut(authorization, " ")
 	switch scheme = strings.ToLower(scheme); {

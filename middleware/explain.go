@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Explanation is what a rule would do with a request.
+// Explanation says what a rule would do with a request.
 type Explanation struct {
 	Keys     []string // the keys that would be locked, hashed if the rule demands it
-	Delivery string   // the ID that is compared with those of other deliveries; empty for none
-	Host     string   // to which alone it counts; empty for any
-	Site     string   // in place of the host
-	Place    string   // the method, path and query at which alone it counts; empty for anywhere
-	Err      error    // why the request would be refused before its lock is asked for, or nil
+	Delivery string   // the ID that is compared with the IDs of other deliveries; empty for none
+	Host     string   // the ID counts for this host only; empty for any host
+	Site     string   // replaces Host if the rule has a Site
+	Place    string   // the ID counts for this method, path and query only; empty for all
+	Err      error    // the error with which the request would be refused before it asks for its lock, or nil
 
 	rule *compiled
 	most map[string]int
 }
 
-// Explain returns the keys that New with this template and this rule would lock for a request, without a Locker. It reads
-// the body if New would, and panics where New does.
+// Explain returns the keys that New, with this template and this rule, would lock for a request. It needs no Locker. It reads the body if
+// New would, and panics if New would.
 func Explain(template string, r *http.Request, rule Rule) Explanation {
 	return mustCompile(rule.withKey(template), nil).explain(r)
 }
@@ -32,14 +32,14 @@ func (c *compiled) explain(r *http.Request) Explanation {
 	req := &serving{rule: c, r: r}
 	req.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(c.MaxBody) // of its own: the body remains readable, and keeps its memory
+		b.budget = NewBudget(c.MaxBody) // the request gets its own budget, because its body stays in memory to be read again
 	}
 	err := req.identify()
 	d := req.delivery
 	return Explanation{Keys: req.turn.keys, Delivery: d.ID, Host: d.Host, Site: d.Site, Place: d.Place, Err: cmp.Or(req.permit(), err), rule: c, most: req.turn.most}
 }
 
-// String returns the explanation as text for people, with a line for each fact. It shows the keys.
+// String returns the explanation as text for people, with one fact on each line. It contains the keys.
 func (e Explanation) String() string {
 	var text strings.Builder
 	for _, key := range e.Keys {

@@ -12,12 +12,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// errHiddenPath reports a path in which some upstream finds another path.
+// errHiddenPath is the error for a path in which some upstream finds a different path.
 const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
 // hidesPath finds the parts of a path that some upstream takes off: a script, which serves the rest, and ASP.NET's sessions without cookies. Symfony,
 // CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A dot and a letter behind it are
-// no route, but those of a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash, and no address before them.
+// no route, but those of a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash, and no address before
+// them.
 var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi)([^.]|\.([^a-z0-9]|$))|(^|/)[^/@]*\.(phar|pl|py|aspx?|cfm)/`)
 
 // frontController finds one at the beginning of a path, whose suffix needs no slash.
@@ -32,7 +33,7 @@ var negotiated = []string{"index", "index_dev", "app_dev"}
 
 // hidesRoute reports whether something is behind a script or another part that some upstream takes off.
 func hidesRoute(path string) bool {
-	if strings.ContainsAny(path, `;\.(`) { // most paths have none of these
+	if strings.ContainsAny(path, `;\.(`) { // most paths contain none of these characters
 		suffix := frontController.FindStringSubmatch(path)
 		if suffix != nil && !slices.Contains(otherFiles, strings.ToLower(suffix[1])) || hidesPath.MatchString(path) {
 			return true
@@ -43,7 +44,7 @@ func hidesRoute(path string) bool {
 		if found && segment != "" {
 			return true
 		}
-		if end := strings.IndexAny(segment, ". :\x00"); end >= 0 { // Windows ends names at some of these
+		if end := strings.IndexAny(segment, ". :\x00"); end >= 0 { // Windows ends a name at some of these characters
 			segment = segment[:end]
 		}
 		found = found || slices.ContainsFunc(negotiated, func(name string) bool { return strings.EqualFold(name, segment) })
@@ -51,37 +52,37 @@ func hidesRoute(path string) bool {
 	return false
 }
 
-// errHiddenRoute reports a query in which some upstream finds a path.
+// errHiddenRoute is the error for a query in which some upstream finds a path.
 const errHiddenRoute = fold.Error(`query begins with a path, or has one in the parameter rest_route, _url or s`)
 
-// errLetter reports a path that other servers route as one in plain letters.
+// errLetter is the error for a path with a letter that some servers take for one of a to z.
 const errLetter = fold.Error(`path has a letter that some servers take for one of a to z, such as a long s`)
 
-// errRewritten reports a header from which some upstream takes the path.
+// errRewritten is the error for a header from which some upstream takes the path.
 const errRewritten = fold.Error("request names another path in a header")
 
-// errMethod reports a method that some upstream takes for another one.
+// errMethod is the error for a method that some upstream takes for a different one.
 const errMethod = fold.Error(`method has other characters than upper-case letters and "-"`)
 
-// errOverride reports a request that some upstream takes for one with another method.
+// errOverride is the error for a request that some upstream serves with a different method.
 const errOverride = fold.Error("request asks for another method than its own")
 
-// asPHP writes a name as PHP reads it.
+// asPHP replaces characters in a name as PHP does.
 var asPHP = strings.NewReplacer(".", "_", " ", "_")
 
-// overrides are the headers by which frameworks let a client name another method.
+// overrides are the headers in which frameworks let a client name a different method.
 var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 
 // pathHeaders are the headers from which gunicorn takes a part of the path.
 var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 
-// rewritten are all headers from which some upstream takes the path: the first two are IIS's, and those of old Symfony and
-// Laminas, the next that of Django behind Daphne, and of a snippet for Flask behind proxies.
+// rewritten are all headers from which some upstream takes the path: IIS, old Symfony and Laminas from the first two, Django behind Daphne from the
+// next, and a snippet for Flask behind proxies from the one after that.
 var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name"}, pathHeaders[:]...)
 
-// Guard refuses requests that a router or matcher may read differently from an upstream, so that they would bypass its rules: see CheckTarget. It
-// looks at requests that may change something, answers with 400 and the outcome unclear_target, and logs them as the rule "guard". In front of
-// handlers that lock other requests, too, call CheckTarget.
+// Guard refuses requests that a router or matcher may read differently than an upstream, so that they would bypass its rules: see CheckTarget. It
+// checks requests that may change something, answers with 400 and the outcome unclear_target, and logs them as the rule "guard". In front of
+// handlers that also lock requests that change nothing, call CheckTarget.
 func Guard(next http.Handler) http.Handler {
 	refusalOf := NewGuard(Rule{Logger: slog.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -93,8 +94,9 @@ func Guard(next http.Handler) http.Handler {
 	})
 }
 
-// NewGuard returns a function that returns the refusal of a request for which CheckTarget has an error, or nil. It logs and counts refusals by the
-// rule's Name, Logger and Observer. It calls matters only for a request with such an error. It removes an offer of h2c from any request.
+// NewGuard returns a function that returns a Refusal for a request if CheckTarget has an error, and nil otherwise. The function calls matters only
+// for a request with such an error, and logs and counts refusals by the rule's Name, Logger and Observer. It removes an offer of h2c from every
+// request.
 func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool) *Refusal {
 	rule.Name = cmp.Or(rule.Name, "guard")
 	c := byDefault(rule)
@@ -118,15 +120,15 @@ func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Ref
 	return refusal
 }
 
-// MayChange reports whether some upstream may change something for a request: by its method, or by a method that it asks for.
+// MayChange reports whether some upstream may change something for a request, because of its own method or of a method that it asks for.
 func MayChange(r *http.Request) bool {
 	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
 }
 
 // CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments, dots, ";", "\",
 // double escapes, something behind a script or "index", letters that fold to ASCII), whose path some servers find in the query or a header, whose
-// method isn't in upper case, or that asks for another method, in a header or in the parameter _method of its query. The error shows nothing of the
-// request.
+// method isn't in upper case, or that asks for a different method, in a header or in the query's parameter _method. The error contains nothing from
+// the request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err
@@ -150,27 +152,27 @@ func CheckTarget(r *http.Request) error {
 	return checkOverride(r)
 }
 
-// foldsToASCII reports whether a letter outside ASCII is one of a to z where case doesn't matter.
+// foldsToASCII reports whether a letter outside ASCII equals one of a to z if case is ignored.
 func foldsToASCII(letter rune) bool {
 	const end = unicode.MaxASCII
 	return letter > end && (unicode.SimpleFold(letter) <= end || unicode.ToLower(letter) <= end || unicode.ToUpper(letter) <= end)
 }
 
-// hasRoute reports whether a parameter of a query leads to another path: rest_route in WordPress, _url in Phalcon, s in ThinkPHP, unless it
-// has no slash, as what people search for.
+// hasRoute reports whether a parameter of a query leads to a different path: rest_route in WordPress, _url in Phalcon, and s in ThinkPHP. A value of
+// s without a slash doesn't count, because people search with a parameter of this name.
 func hasRoute(query string) bool {
 	return hasParameter(query, "rest_route") || hasParameter(query, "_url") ||
 		slices.ContainsFunc(parameters(query, "s"), func(value string) bool { return strings.ContainsAny(unescaped(value), slashes) })
 }
 
-// beginsWithPath reports whether CodeIgniter finds a path in a query, which it takes for one as a whole.
+// beginsWithPath reports whether CodeIgniter finds a path in a query. It takes the whole query for a path.
 func beginsWithPath(query string) bool {
 	name, _, _ := strings.Cut(query, "&")
 	name, _, _ = strings.Cut(name, "=")
 	return strings.ContainsAny(unescaped(name), slashes)
 }
 
-// Mentions reports whether a request that CheckTarget refuses may lead to a path with this lower-case word.
+// Mentions reports whether a request that CheckTarget refuses may lead to a path that contains this lower-case word.
 func Mentions(r *http.Request, word string) bool {
 	all := r.RequestURI
 	for name, values := range r.Header {
@@ -182,7 +184,7 @@ func Mentions(r *http.Request, word string) bool {
 	return strings.Contains(strings.ToLower(all+" "+once+" "+unescaped(once)), word)
 }
 
-// checkOverride returns an error for a request that asks for another method than its own.
+// checkOverride returns an error for a request that asks for a different method than its own.
 func checkOverride(r *http.Request) error {
 	if hasHeader(r.Header, overrides) || hasParameter(r.URL.RawQuery, "_method") {
 		return errOverride
@@ -190,16 +192,17 @@ func checkOverride(r *http.Request) error {
 	return nil
 }
 
-// hasParameter reports whether some reader finds the parameter in a query.
+// hasParameter reports whether some reader finds the wanted parameter in a query.
 func hasParameter(query, wanted string) bool { return len(parameters(query, wanted)) > 0 }
 
-// parameters returns the values that readers find for a parameter in a query: PHP ends a name at a NUL or brackets, others a pair at a ";".
+// parameters returns the values that readers find for a parameter in a query. PHP ends a name at a NUL or at brackets, and others end a pair at a
+// ";".
 func parameters(query, wanted string) (values []string) {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		name, value, _ := strings.Cut(pair, "=")
 		name, _, _ = strings.Cut(unescaped(name), "\x00")
 		name, inside, _ := strings.Cut(strings.TrimLeft(name, " "), "[")
-		if inside != "" && !strings.Contains(inside, "]") { // to PHP, one that isn't closed is a letter
+		if inside != "" && !strings.Contains(inside, "]") { // PHP takes a bracket that isn't closed for a part of the name
 			name += "_" + inside
 		}
 		if strings.EqualFold(asPHP.Replace(name), wanted) {

@@ -15,11 +15,11 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// connectionOptions are the options that concern the connection itself. Every other one names a header that a proxy removes
-// before it passes the request on: a client could use it to take away our fence, or what its key was made of.
+// connectionOptions are the options that concern the connection itself. Each other option names a header, which a proxy removes before it passes the
+// request on. With such an option a client could make a proxy remove our fence, or a header from which the key was made.
 var connectionOptions = []string{"close", "keep-alive", "upgrade", "te", "http2-settings", "proxy-connection"}
 
-// stripConnection removes all other options from the header Connection.
+// stripConnection removes all options except connectionOptions from the header Connection.
 func stripConnection(h http.Header) {
 	lines := h["Connection"]
 	other := func(option string) bool {
@@ -32,8 +32,8 @@ func stripConnection(h http.Header) {
 	}
 }
 
-// stripH2C removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that nobody here sees. Some clients make it
-// with every request, because a server need not accept it.
+// stripH2C removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that no rule sees. Some clients offer h2c with every
+// request, because a server need not accept.
 func stripH2C(h http.Header) {
 	if !httpguts.HeaderValuesContainsToken(h["Upgrade"], "h2c") {
 		return
@@ -47,27 +47,27 @@ func stripH2C(h http.Header) {
 	}
 }
 
-// upgrades reports whether a request asks for another protocol than h2c, which it doesn't get.
+// upgrades reports whether a request asks for another protocol. An offer of h2c doesn't count, because stripH2C removes it.
 func upgrades(r *http.Request) bool {
 	stripH2C(r.Header)
-	return r.Method == http.MethodConnect || // as WebSocket over HTTP/2 does
+	return r.Method == http.MethodConnect || // WebSocket over HTTP/2 does so
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
-// isWebSocket reports whether the protocol that a request asks for is WebSocket, and no other one.
+// isWebSocket reports whether a request asks for WebSocket, and for no other protocol.
 func isWebSocket(r *http.Request) bool {
 	offers := strings.Join(r.Header["Upgrade"], ",")
 	if r.Method == http.MethodConnect {
-		offers = cmp.Or(r.Header.Get(":protocol"), r.Proto) // over HTTP/2, and HTTP/3
+		offers = cmp.Or(r.Header.Get(":protocol"), r.Proto) // for HTTP/2 and HTTP/3
 	}
 	return strings.EqualFold(strings.TrimSpace(offers), "websocket")
 }
 
-// errPreflight reports a request that has no key to lock, as it changes nothing.
+// errPreflight is the error for a request that has no key to lock, because it changes nothing.
 var errPreflight = fmt.Errorf("%w in a preflight of CORS", ErrMissingKey)
 
-// isPreflight reports whether a browser asks whether it may send a request to another origin. It asks without a body, and doesn't say for
-// whom: an upstream may take anything else with the method OPTIONS for a request that changes something.
+// isPreflight reports whether a browser asks with this request whether it may send another one to a different origin. Such a request has no body, and
+// names no user. An upstream may take any other request with the method OPTIONS for one that changes something.
 func isPreflight(r *http.Request) bool {
 	if r.Method != http.MethodOptions || r.Header.Get("Origin") == "" || r.Header.Get("Access-Control-Request-Method") == "" ||
 		hasHeader(r.Header, []string{"Cookie", "Authorization"}) || checkOverride(r) != nil {
@@ -77,23 +77,23 @@ func isPreflight(r *http.Request) bool {
 	return err == nil && len(body) == 0
 }
 
-// DefaultFenceHeader carries the fencing token unless something else is set.
+// DefaultFenceHeader is the header with the fencing token unless something else is set.
 const DefaultFenceHeader = "Fencing-Token"
 
 const bestKeyHeader = "Redlock-Key"
 
-// noFenceHeaders can't carry the fencing token, or what is locked: the first are taken out on the way to the upstream, or break the request there,
-// from the next the key, the ID or the length of a body is read, and in the last proxies write what they know of the client.
+// noFenceHeaders can carry neither the fencing token nor the locked values. A proxy removes the first of them, or they break the request at the
+// upstream. From the next ones, the key, the ID or the length of a body is read. In the last ones, proxies describe the client.
 var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
 	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", IdempotencyHeader,
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via"}
 
-// maxKeyHeader is how many bytes the KeyHeader may have: servers take 8 KiB of all headers, or more.
+// maxKeyHeader is how many bytes the KeyHeader may have. Servers accept 8 KiB or more for all headers together.
 const maxKeyHeader = 4 << 10
 
 var errKeyHeader = fmt.Errorf("%w: the values of the key are too long to be shown to the upstream", ErrAmbiguousKey)
 
-// values returns the folded values of a request's placeholders, by name.
+// values returns the folded values of a request, by the names of their placeholders.
 func (t templates) values(r *http.Request) (map[string][]string, error) {
 	all := make(map[string][]string)
 	for _, template := range t {
@@ -113,14 +113,14 @@ func (t templates) values(r *http.Request) (map[string][]string, error) {
 	return all, nil
 }
 
-// shown is the name of the placeholder without kinds and labels, and the same in every host.
+// shown is the placeholder's name in the KeyHeader, without kinds and labels. It is the same in Caddy, Traefik and net/http.
 func (p *part) shown() string {
 	var name strings.Builder
 	for i, alternative := range strings.FieldsFunc(p.name, func(c rune) bool { return c == '|' || c == '&' }) {
 		if label, rest, ok := strings.Cut(alternative, "="); ok && strings.Trim(label, labelLetters) == "" {
 			alternative = rest
 		}
-		alternative, _, _ = cutKind(alternative) // it was parsed before
+		alternative, _, _ = cutKind(alternative) // parsing the template has already found errors
 		if i > 0 {
 			name.WriteByte('|')
 		}
@@ -129,9 +129,9 @@ func (p *part) shown() string {
 	return name.String()
 }
 
-// showValues returns JSON in ASCII.
+// showValues returns the values as JSON in ASCII.
 func showValues(values map[string][]string) string {
-	text, _ := json.Marshal(values) // there is nothing in it that can't be encoded
+	text, _ := json.Marshal(values) // all of these values can be encoded
 	var ascii strings.Builder
 	for _, c := range string(text) {
 		switch {
@@ -147,15 +147,15 @@ func showValues(values map[string][]string) string {
 	return ascii.String()
 }
 
-// StripHeaders removes from a request what a client has sent under these names, in every spelling that some server takes for them, and
-// in its trailers as well. A rule does this to the requests that it takes. A program that has others go to the same upstream calls it around
-// its router:
+// StripHeaders removes from a request all headers and trailers with these names, in every spelling that some server takes for them, because the
+// client may have sent them. A rule does this with each request that it serves. If other requests go to the same upstream, call StripHeaders around
+// the router:
 //
 //	middleware.StripHeaders(r, middleware.DefaultFenceHeader, middleware.SlotHeader)
 func StripHeaders(r *http.Request, names ...string) {
 	strip(r.Header, names)
 	if r.Trailer == nil {
-		return // then a handler sees none
+		return // the handler sees no trailers then
 	}
 	strip(r.Trailer, names)
 	if r.Body != nil {
@@ -163,7 +163,7 @@ func StripHeaders(r *http.Request, names ...string) {
 	}
 }
 
-// strippedTrailers is a body behind which trailers with some names are removed, as a client may send other ones than it has announced.
+// strippedTrailers is a body that removes trailers with some names at its end, because a client may send trailers that it hasn't announced.
 type strippedTrailers struct {
 	io.ReadCloser
 	trailers http.Header
@@ -186,7 +186,7 @@ func strip(h http.Header, names []string) {
 	}
 }
 
-// hasHeader reports whether one of these headers is there, in a spelling that some server takes for it.
+// hasHeader reports whether h has one of these headers, in a spelling that some server takes for it.
 func hasHeader(h http.Header, names []string) bool {
 	for sent := range h {
 		if isHeader(sent, names) {
@@ -196,7 +196,7 @@ func hasHeader(h http.Header, names []string) bool {
 	return false
 }
 
-// isHeader reports whether some server takes the name of a header for one of these.
+// isHeader reports whether some server takes the header that was sent for one of these names.
 func isHeader(sent string, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) })
 }

@@ -129,12 +129,12 @@ func (c *compiled) middleware(locker *redlock.Locker) func(http.Handler) http.Ha
 	}
 }
 
-// errRunsLater reports a framework that calls its handler after the middleware has returned, and so without the lock.
+// errRunsLater is the error for a framework that calls its handler after the middleware has returned, and so without the lock.
 var errRunsLater = errors.New("the adapter runs the handler after the middleware has returned, without its lock: " +
 	"with Fiber, wrap the handler instead, adaptor.HTTPHandler(middleware.New(…)(handler))")
 
-// runsLater reports whether the next handler is the one with which Fiber's adaptor.HTTPMiddleware merely notes that the
-// middleware has called it. All other handlers are assumed to do their work before they return.
+// runsLater reports whether next is the handler of Fiber's adaptor.HTTPMiddleware, which only notes that it was called. All other handlers are
+// assumed to do their work before they return.
 func runsLater(next http.Handler) bool {
 	f, ok := next.(http.HandlerFunc)
 	if !ok {
@@ -143,11 +143,11 @@ func runsLater(next http.Handler) bool {
 	pc := reflect.ValueOf(f).Pointer()
 	function := runtime.FuncForPC(pc)
 	file, _ := function.FileLine(pc)
-	return strings.Contains(function.Name(), "HTTPMiddleware.") && // after the caller's name if it is inlined
+	return strings.Contains(function.Name(), "HTTPMiddleware.") && // if it is inlined, its caller's name comes first
 		strings.Contains(file, "github.com/gofiber/fiber/") && strings.Contains(file, "/adaptor/")
 }
 
-// refuseAll refuses all requests, rather than serve them without a lock.
+// refuseAll returns a handler that refuses all requests, so that none is served without a lock.
 func (c *compiled) refuseAll(err error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		refusal := newRefusal(OutcomeFailed, err)

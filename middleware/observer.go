@@ -8,62 +8,62 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
-// Observer hears the outcomes of a rule's requests, for metrics; package metrics has one for Prometheus. The requests' goroutines call its methods,
-// several at a time: they must not block.
+// Observer gets the outcomes of a rule's requests, for metrics; package metrics has an Observer for Prometheus. The goroutines of the requests call
+// its methods, several at once, and so the methods must not block.
 type Observer interface {
-	// Begin is called before the first request of a rule, with the events that may come.
+	// Begin is called before the first request of a rule, with the events that the Observer may get.
 	Begin(rule string, can Possible)
-	// Waits is called with 1 when a request begins to wait for its lock, and with -1 when that ends, however it does. A request
-	// that doesn't wait, because the rule has no Wait or because the server is about to stop, is not counted.
+	// Waits is called with 1 when a request begins to wait for its lock, and with -1 when the wait ends, however it ends. A request
+	// that doesn't wait, because the rule has no Wait or because the server is about to stop, isn't counted.
 	Waits(rule string, n int)
-	// Acquired is called when a request has its lock. waited is the time since it asked for the lock; Turn.Waited counts from the
-	// request's arrival, and so contains the time for which its body was read.
+	// Acquired is called when a request has its lock. waited is the time since the request asked for the lock; Turn.Waited counts from the
+	// request's arrival, and so includes the time in which its body was read.
 	Acquired(rule string, waited time.Duration)
-	// Done is called once for each request, whether it was served or not, even if its handler panics. The outcome is that of the
-	// Turn, with two differences: it is OutcomeLost whenever the lock was lost, even if the response had begun, or only the release has
-	// found that, and OutcomeFailed if the request panicked before its lock was asked for.
+	// Done is called once for each request, whether it was served or not, even if its handler panics. The outcome is the Turn's, with two
+	// differences: it is OutcomeLost whenever the lock was lost, even if the response had begun, or if only the release has shown it; and
+	// OutcomeFailed if the request panicked before it asked for its lock.
 	//
-	// held is the time from Acquired until the lock was released, and above 0. It is 0 for a request without a lock of its own, as when a rule
-	// around this one holds its keys. With HoldAfterAbort the lock, and so Done, may come later than the response.
+	// held is the time from Acquired to the release of the lock, and above 0. It is 0 for a request without its own lock, for example if a rule
+	// around this one holds its keys. With HoldAfterAbort the lock may be released, and Done be called, after the response.
 	Done(rule string, outcome Outcome, held time.Duration)
-	// Passed is called, before Done, for a request that is served without a lock, because of OnMissingKey, OnNoQuorum or DryRun. The outcome is the
+	// Passed is called, before Done, for a request that is served without a lock because of OnMissingKey, OnNoQuorum or DryRun. The outcome is the
 	// Turn's.
 	Passed(rule string, outcome Outcome)
-	// Remembered is called for each response to a delivery under a rule that remembers responses, with the bytes that each master keeps of it, or 0.
-	// why is the Reason if masters don't keep all of it, and otherwise empty.
+	// Remembered is called for each response to a delivery under a rule that remembers responses. bytes is how much of it each master keeps, or 0.
+	// If masters don't keep all of it, why is the reason; otherwise why is empty.
 	Remembered(rule string, bytes int, why Reason)
-	// Quota is called when a response is counted against the RememberQuota of its rule, with how much of it the responses of its kind take
-	// now, and may take: refusals are those of 4xx.
+	// Quota is called when a response is counted against the RememberQuota of its rule. used is how many bytes the responses of its kind take now,
+	// and size how many they may take. refusals is true for the kind of responses of 4xx.
 	Quota(rule string, refusals bool, used, size int64)
 }
 
-// Possible are the events that an Observer may get for a rule: metrics have series for nothing else.
+// Possible are the events that an Observer may get for a rule. Metrics have series for no other events.
 type Possible struct {
-	Concurrency int       // how many requests may hold a key at a time, the most of the rule's keys; 0 for a rule that takes no locks
+	Concurrency int       // the most requests that may hold one of the rule's keys at the same time; 0 for a rule that takes no locks
 	Waits       bool      // requests may wait
 	Remembers   bool      // responses are remembered
-	Outcomes    []Outcome // of Done
-	Passes      []Outcome // of Passed, except for the outcomes of a dry run
+	Outcomes    []Outcome // the outcomes with which Done may be called
+	Passes      []Outcome // the outcomes with which Passed may be called, except for those of a dry run
 }
 
-// The reasons.
+// The reasons why masters don't keep a response, or not all of it.
 const (
-	ReasonNotFinal  Reason = remember.NotFinal  // its status isn't one that is remembered
+	ReasonNotFinal  Reason = remember.NotFinal  // its status isn't one of those that are remembered
 	ReasonBrokenOff Reason = remember.BrokenOff // the handler has failed, or given up on its upstream
-	ReasonTruncated Reason = remember.Truncated // its body is not as long as was declared
+	ReasonTruncated Reason = remember.Truncated // its body is shorter or longer than declared
 	ReasonStream    Reason = remember.Streamed  // it is a stream of events, or has trailers
 	ReasonHijacked  Reason = remember.Hijacked  // its connection was taken over, as for WebSocket
 	ReasonTooLarge  Reason = remember.TooLarge  // it is larger than the limit: a repeat isn't served, and gets only its status
-	ReasonLostLease Reason = remember.LostLease // the lock was lost before it was complete
-	ReasonNoQuorum  Reason = "no_quorum"        // no majority of the masters has confirmed it, or the request was served without a lock
-	ReasonQuota     Reason = remember.OverQuota // the responses of its rule, or of its scope, take as much of the masters as they may
-	ReasonNoRoom    Reason = remember.NoRoom    // too many other responses were being stored; or there was no room for it in memory, and only its status is remembered
-	ReasonFailed    Reason = remember.Failed    // it can't be encrypted, or the Locker is closed
+	ReasonLostLease Reason = remember.LostLease // the lock was lost before the response was complete
+	ReasonNoQuorum  Reason = "no_quorum"        // no majority of the masters has confirmed that it keeps the response, or there was no lock
+	ReasonQuota     Reason = remember.OverQuota // the responses of the rule, or of the scope, already take as much of the masters as they may
+	ReasonNoRoom    Reason = remember.NoRoom    // too many responses were being stored; or it had no room in memory, and only its status is kept
+	ReasonFailed    Reason = remember.Failed    // the response can't be encrypted, or the Locker is closed
 )
 
 // possibleOf returns the events that the Observer of a rule, or of a Guard, may get.
 func possibleOf(c *compiled) Possible {
-	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a preflight of CORS lacks a key, and is served
+	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a CORS preflight has no key, and is served
 	for _, outcome := range Outcomes() {
 		if outcomes[outcome].possible(c) {
 			can.Outcomes = append(can.Outcomes, outcome)
@@ -78,7 +78,7 @@ func possibleOf(c *compiled) Possible {
 	return can
 }
 
-// noteRemembered tells the log and the Observer how many bytes of the response the masters remember, and why not all of it.
+// noteRemembered tells the log and the Observer how many bytes of the response the masters keep, and why they don't keep all of it.
 func (s *serving) noteRemembered(bytes int, why Reason, err error) {
 	if s.rule.Observer != nil {
 		s.rule.Observer.Remembered(s.rule.Name, bytes, why)

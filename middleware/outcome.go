@@ -17,32 +17,32 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Outcome is what became of a request's lock.
+// Outcome says what became of the lock that a request needed.
 type Outcome string
 
 // The outcomes of requests that were served.
 const (
-	OutcomeAcquired Outcome = "acquired" // the request runs, or ran, with its lock
-	OutcomeReplayed Outcome = "replayed" // it was answered with the remembered response, without being served
-	OutcomeDryRun   Outcome = "dry_run"  // it would have got its lock at once, as far as its rule can know
+	OutcomeAcquired Outcome = "acquired" // the request has, or had, its lock while it was served
+	OutcomeReplayed Outcome = "replayed" // the request got the remembered response, and wasn't served again
+	OutcomeDryRun   Outcome = "dry_run"  // the request would have got its lock at once, as far as its rule can know
 )
 
 // The outcomes of requests that could not be served with their lock.
 const (
 	OutcomeHeld       Outcome = "held"        // another request has the lock
-	OutcomeNoQuorum   Outcome = "no_quorum"   // too few masters answered; refused, or served without a lock
-	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing; refused, or served without a lock
-	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made of the request
+	OutcomeNoQuorum   Outcome = "no_quorum"   // too few masters answered: the request was refused, or served without a lock
+	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing: the request was refused, or served without a lock
+	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made from the request
 	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
-	OutcomeMismatch   Outcome = "mismatch"    // its ID belongs to another request, whose response is remembered
-	OutcomeUnreadable Outcome = "unreadable"  // it is done, as far as is known, but its response can't be read now
+	OutcomeMismatch   Outcome = "mismatch"    // the ID belongs to a different request, whose response is remembered
+	OutcomeUnreadable Outcome = "unreadable"  // the request was served before, as far as is known, but its response can't be read now
 	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
 	OutcomeLost       Outcome = "lost"        // the lease ended before the lock was released
 	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
-	OutcomeStopping   Outcome = "stopping"    // the request would have to wait, and the server is about to stop
-	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't take such a lock
+	OutcomeStopping   Outcome = "stopping"    // the request would have had to wait, and the server is about to stop
+	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't give such a lock
 
-	OutcomeUnclearTarget Outcome = "unclear_target" // a router may take it for another request than an upstream does
+	OutcomeUnclearTarget Outcome = "unclear_target" // a router may read the request differently than an upstream does
 
 	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
 	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
@@ -53,12 +53,12 @@ const (
 	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
 )
 
-// outcomes describes each Outcome. docs/problems.md has a section for each.
+// outcomes has the facts about each Outcome. docs/problems.md has a section for each.
 var outcomes = map[Outcome]struct {
-	title    string                 // of the response to a refused request; "" for one that is served
-	status   int                    // of that response, unless a setting of the rule or the error says otherwise
-	level    slog.Level             // what other requests and impatient clients cause is normal
-	possible func(c *compiled) bool // for the requests of a rule: metrics have its series from the start
+	title    string                 // the title of the response to a refused request; "" if the request is served
+	status   int                    // the status of that response, unless a setting of the rule or the error has a different one
+	level    slog.Level             // low if other requests or impatient clients are the cause, which is normal
+	possible func(c *compiled) bool // whether requests of the rule can have this outcome: metrics have its series from the start
 }{
 	OutcomeAcquired: {"", 0, slog.LevelInfo, takesLocks},
 	OutcomeReplayed: {"", 0, slog.LevelInfo, remembers},
@@ -88,7 +88,7 @@ var outcomes = map[Outcome]struct {
 	OutcomeBodyBudget:      {"Too many bodies are being read", http.StatusServiceUnavailable, slog.LevelWarn, mayReadBody},
 }
 
-// isRule reports whether requests get keys or IDs, which a Guard's don't.
+// isRule reports whether the rule reads keys or IDs from requests. The rule of a Guard doesn't.
 func isRule(c *compiled) bool { return c.derive != nil || hasID(c) }
 
 func hasID(c *compiled) bool { return c.dedupe != nil }
@@ -99,13 +99,13 @@ func mayWait(c *compiled) bool { return takesLocks(c) && c.Wait > 0 }
 
 func remembers(c *compiled) bool { return takesLocks(c) && c.Remember > 0 }
 
-// mayReadBody reports whether the templates read the body, or a function may.
+// mayReadBody reports whether the templates read the body, or a KeyFunc may read it.
 func mayReadBody(c *compiled) bool { return c.readsBody || c.keys == nil && c.derive != nil }
 
 // Outcomes returns all outcomes.
 func Outcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }
 
-// Reason is why the response to a delivery is not remembered, under a rule that remembers responses.
+// Reason is the reason why the response to a delivery isn't remembered under a rule that remembers responses.
 type Reason string
 
 // Reasons returns all reasons, for metrics that begin at zero.
@@ -113,10 +113,10 @@ func Reasons() []Reason {
 	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
 }
 
-// reasonOf returns why the masters don't remember a response that they were asked to remember, or "".
+// reasonOf returns the reason for an error with which masters failed to remember a response, or "".
 func reasonOf(err error) Reason {
 	switch {
-	case !errors.Is(err, redlock.ErrNotRemembered): // of the release alone
+	case !errors.Is(err, redlock.ErrNotRemembered): // the error is about the release, not about the response
 		return ""
 	case errors.Is(err, redlock.ErrNoRoom):
 		return ReasonNoRoom
@@ -130,7 +130,7 @@ func reasonOf(err error) Reason {
 	return ReasonFailed
 }
 
-// endOf returns the outcome of a lock whose handler has returned.
+// endOf returns the outcome of a lock when its handler has returned.
 func endOf(lock *redlock.Lock) Outcome {
 	if lock.Err() != nil {
 		return OutcomeLost
@@ -138,8 +138,8 @@ func endOf(lock *redlock.Lock) Outcome {
 	return OutcomeAcquired
 }
 
-// detailOf returns why a request has this outcome, in words for its client. They name a placeholder at most: never a key, a value of the request or a
-// master. An error that may name one is not quoted.
+// detailOf returns the reason for an outcome, in words for the client. The words name a placeholder at most, and never a key, a value of the request
+// or a master. An error that may contain one isn't quoted.
 func detailOf(outcome Outcome, err error) string {
 	switch outcome {
 	case OutcomeAcquired, OutcomeReplayed, OutcomeDryRun:
@@ -233,7 +233,7 @@ func detailOfHeld(err error) string {
 func detailOfNoQuorum(err error) string {
 	var quorum *redlock.QuorumError
 	switch {
-	case !errors.As(err, &quorum): // of a handler that says so itself
+	case !errors.As(err, &quorum): // a KeyFunc or handler has returned this error itself
 		return "too few masters are usable"
 	case quorum.RetryAfter > 0:
 		return fmt.Sprintf("too few masters may vote: some have just started, may have forgotten locks, and vote again in %v", (quorum.RetryAfter + time.Second - 1).Truncate(time.Second))
@@ -262,22 +262,22 @@ func detailOfLost(end redlock.End) string {
 	return "the lease could not be renewed"
 }
 
-// logPause is the time between two lines of the log about one outcome under one rule.
+// logPause is the time between two log lines about one outcome under one rule.
 const logPause = 10 * time.Second
 
-// logPauses limit how much a rule logs about its requests: a storm of refusals must not become a storm of lines.
+// logPauses limits how many lines a rule logs about its requests, so that many refusals don't cause as many lines.
 type logPauses struct {
 	mu   sync.Mutex
-	last map[string]logged // line, by what it is about
+	last map[string]logged // the last line about each subject
 }
 
-// logged is when the last line about something was.
+// logged is the last line about one subject.
 type logged struct {
 	at     time.Time
-	missed int // requests since then
+	missed int // requests without a line since then
 }
 
-// due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests had no line since the last one.
+// due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one.
 func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -294,7 +294,7 @@ func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	return last.missed, true
 }
 
-// ofServer reports whether the server, and not the client or another request, is the reason for an outcome.
+// ofServer reports whether the server is to blame for an outcome, and not the client or another request.
 func ofServer(outcome Outcome) bool {
 	return outcome == OutcomeNoQuorum || outcome == OutcomeLost || outcome == OutcomeFailed
 }

@@ -13,19 +13,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
-// errUncleanPath reports a path that routers and upstreams read differently.
+// errUncleanPath is the error for a path that routers and upstreams read differently.
 const errUncleanPath = fold.Error("path has an empty, \".\", \"..\" or \"+\" segment, an escaped slash, or what is escaped twice")
 
-// errRewrites reports a path that a server's rewrite rules may turn into a query with other values.
+// errRewrites is the error for a path that a server's rewrite rules may turn into a query with different values.
 const errRewrites = fold.Error("path has a \"&\", \"#\" or \"?\" in a segment of the key, or a \"&\" before a \"=\"")
 
 const (
 	allSegments = math.MaxInt
 	noSegment   = -1
-	aWildcard   = -2 // no segment either, but some have the value of a key
+	aWildcard   = -2 // for a path whose segments may be values of wildcards in the key
 )
 
-// segment splits the path as the client sent it, and refuses a path that other readers split differently.
+// segment returns segment n of the path as the client sent it. It refuses a path that other readers split differently.
 func segment(r *http.Request, n int) (value string, err error) {
 	if err := grammar.Target(r); err != nil {
 		return "", err
@@ -51,9 +51,9 @@ func segment(r *http.Request, n int) (value string, err error) {
 	return value + strings.Join(all, "/"), nil
 }
 
-// cleanSegment unescapes a segment, without the parameters behind a semicolon, which Java strips. Some readers, such as nginx, unescape the whole
-// path before they split it at slashes (others also at backslashes) and follow the dots: so no segment may lead back to a wanted one, and a wanted
-// one has no slashes.
+// cleanSegment unescapes a segment, and drops the parameters behind a semicolon, as Java does. Some readers, such as nginx, unescape the whole
+// path before they follow dots and split it at slashes (others also at backslashes). So no segment may lead back to a wanted one, and a wanted
+// segment has no slashes.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
 	if err != nil || wanted && (strings.ContainsAny(text, slashes) || hasEscape(text)) || hasDots(text) {
@@ -63,10 +63,10 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	return value, clean || !wanted && !strings.Contains(text, ";")
 }
 
-// mayRewrite reports whether the rewrite rules of Apache or nginx may make more than one value of a segment, because they undo the escapes before
-// they put it behind "id=". A segment beside the key's can only bring a second id.
+// mayRewrite reports whether rewrite rules of Apache or nginx may make more than one value of a segment. They undo the escapes before they put the
+// segment behind "id=". A segment that isn't the key's can only add a second id.
 func mayRewrite(escaped string, ofKey bool) bool {
-	if !strings.ContainsAny(escaped, "&%") { // other signs don't matter in a path
+	if !strings.ContainsAny(escaped, "&%") { // no other character matters in a path
 		return false
 	}
 	text := unescaped(escaped)
@@ -82,8 +82,8 @@ func hasDots(text string) bool {
 	})
 }
 
-// withoutParameters returns a part of a path as Slim reads it, which takes a plus sign for a space. It is not clean if only some readers find
-// something there.
+// withoutParameters returns a part of a path without its parameters, and with spaces for plus signs, as Slim reads it. clean is false if only some
+// readers find a value in it.
 func withoutParameters(text string) (value string, clean bool) {
 	before, _, parameters := strings.Cut(text, ";")
 	value = strings.ReplaceAll(before, "+", " ")
@@ -100,7 +100,7 @@ func isSlash(r rune) bool { return strings.ContainsRune(slashes, r) }
 
 var escape = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 
-// hasEscape reports whether a segment still has an escape after its escapes were undone, because Catalyst undoes that, too.
+// hasEscape reports whether a segment still has an escape after its escapes were undone. Catalyst would undo that escape as well.
 func hasEscape(text string) bool { return strings.Contains(text, "%") && escape.MatchString(text) }
 
 func wholePath(r *http.Request) (string, error) {
@@ -108,10 +108,10 @@ func wholePath(r *http.Request) (string, error) {
 	return "/" + value, err
 }
 
-// errNoWildcard reports a middleware that doesn't know what a router has found.
+// errNoWildcard is the error for a middleware that runs before the router.
 var errNoWildcard = fmt.Errorf("%w; no router has named it: put the middleware inside the router, around the handler", ErrMissingKey)
 
-// wildcard returns the part of the path that a router has found.
+// wildcard returns the part of the path that the router has matched with this wildcard.
 func wildcard(r *http.Request, name string) (string, error) {
 	value := r.PathValue(name)
 	switch {
@@ -121,7 +121,7 @@ func wildcard(r *http.Request, name string) (string, error) {
 		return "", nil
 	}
 	most := aWildcard
-	if strings.Contains(value, "/") { // of {name...}: the client must not have escaped a slash in it
+	if strings.Contains(value, "/") { // only {name...} matches several segments, in which the client must not have escaped a slash
 		most = allSegments
 	}
 	if _, err := segment(r, most); err != nil {

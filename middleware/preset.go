@@ -8,31 +8,30 @@ import (
 	"time"
 )
 
-// Preset has the settings of a rule for a sender of webhooks, or for APIs with Idempotency-Key; docs/presets.md gives the reasons.
+// Preset has the settings that suit a sender of webhooks, or APIs with Idempotency-Key; docs/presets.md gives the reasons.
 type Preset struct {
-	Key        string        // template
+	Key        string        // key template
 	Dedupe     string        // template of the ID of a delivery
-	Wait       time.Duration // less than the sender waits for a response, so that time is left for the handler
+	Wait       time.Duration // less than the sender waits for a response, so that the handler has time left
 	HeldStatus int           // 0 for the default
 	MaxBody    int64         // 0 for the default
 
-	IdempotencyKey    bool          // the ID is the header Idempotency-Key, which is required, and in place of Dedupe
-	Scope             string        // template
-	Remember          time.Duration // 0 for not at all
-	RememberStatus    []string      // for ParseStatuses; nil for the default
+	IdempotencyKey    bool          // whether the ID comes from the header Idempotency-Key, which is required, and not from Dedupe
+	Scope             string        // template of the sender
+	Remember          time.Duration // 0: no responses are remembered
+	RememberStatus    []string      // as in Rule.RememberStatus; nil for the default
 	IgnoreFingerprint bool          // a repeat may differ from the first delivery
 }
 
 // anyOf joins the alternatives of a placeholder.
 func anyOf(alternatives ...string) string { return strings.Join(alternatives, "|") }
 
-// allOf joins names that are taken together, each with the prefix.
+// allOf puts the prefix before each name, and joins them into a placeholder that takes all of them together.
 func allOf(prefix string, names ...string) string {
 	return prefix + strings.Join(names, "&"+prefix)
 }
 
-// The last alternative of each key is present in every request: events that are not known here are served one at a time, and
-// not refused.
+// The last alternative of each key is in every request. So events that the preset doesn't know are served one at a time, and aren't refused.
 var presets = map[string]Preset{
 	"stripe": {
 		Key: "stripe:{json.account|json.context|method}:{" + anyOf(
@@ -121,19 +120,19 @@ var presets = map[string]Preset{
 	},
 }
 
-// twilioSIDs are the fields that name the subject of Twilio's callbacks.
+// twilioSIDs are the fields that name the subject of a callback from Twilio.
 var twilioSIDs = []string{"CallSid", "ParentCallSid", "ConferenceSid", "MessageSid", "SmsSid", "FaxSid", "RecordingSid", "RoomSid", "CompositionSid", "ConversationSid", "ChannelSid", "BundleSid", "VerificationSid"}
 
 // Presets returns the names of all presets.
 func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// LookupPreset returns the preset of a sender, such as stripe; or that of APIs whose clients send Idempotency-Key: idempotency-key.
+// LookupPreset returns the preset for a sender, such as stripe, or for APIs whose clients send Idempotency-Key: idempotency-key.
 func LookupPreset(sender string) (Preset, error) {
 	p, ok := presets[sender]
 	if !ok {
 		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(Presets(), ", "))
 	}
-	if !p.IdempotencyKey { // a sender signs and dates a repeat anew, and what isn't 2xx it takes for a failure and sends again
+	if !p.IdempotencyKey { // a repeated webhook has a new date and signature, and its sender repeats whatever isn't answered with 2xx
 		p.IgnoreFingerprint, p.RememberStatus = true, []string{"2xx"}
 	}
 	return p, nil

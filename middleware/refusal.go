@@ -17,10 +17,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// statusClientClosed is nginx's status, which only the log sees, for a request whose client has left.
+// statusClientClosed is nginx's status for a request whose client has left. Only the log sees it.
 const statusClientClosed = 499
 
-// Refusal is the error of a request that was not served, or that lost its lease before anything was written.
+// Refusal is the error for a request that isn't served, or that lost its lease before any response was written.
 type Refusal struct {
 	Status     int           // the HTTP status of the response
 	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
@@ -35,10 +35,10 @@ func newRefusal(outcome Outcome, err error) *Refusal {
 
 func (e *Refusal) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error of the key or of the lock.
+// Unwrap returns the error that has caused the refusal, of the key or of the lock.
 func (e *Refusal) Unwrap() error { return e.Err }
 
-// refusalReason is an error of the request itself, which is refused before its lock is asked for. It shows nothing of the request.
+// refusalReason is an error in the request itself, for which it is refused before it asks for its lock. Its text contains nothing from the request.
 type refusalReason struct {
 	outcome Outcome
 	text    string
@@ -57,26 +57,25 @@ var (
 	errBodyBroken   = &refusalReason{OutcomeBadKey, "body can't be read to its end"}
 )
 
-// errStopping reports a request that would have to wait while the server is about to stop.
+// errStopping is the error for a request that would have to wait while the server is about to stop.
 var errStopping = errors.New("the lock is held, and the server is about to stop")
 
-// errNoRoom reports a request whose response is remembered, and finds no room in memory.
+// errNoRoom is the error for a request whose response is remembered, but finds no room in memory.
 var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there is for them", redlock.ErrUnreadable)
 
-// noScopeError reports a request with an ID whose sender isn't known.
+// noScopeError is the error for a request that has an ID, but no known sender.
 type noScopeError struct{ error }
 
 func (e *noScopeError) Unwrap() error { return e.error }
 
-// duplicateError reports that the same delivery is already waiting or running.
+// duplicateError is the error for a delivery that is already waiting or running.
 type duplicateError struct{ held *redlock.HeldError }
 
 const sameDelivery = "the same delivery is in progress"
 
 func (e *duplicateError) Error() string { return sameDelivery }
 
-// refusalBeforeLock returns the refusal of a request for which no lock was asked. Its error may be anything that a KeyFunc
-// returns, even one of package redlock.
+// refusalBeforeLock returns the refusal of a request that hasn't asked for a lock. err can be any error of a KeyFunc, even one of package redlock.
 func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 	refusal := newRefusal(OutcomeBadKey, err)
 	var reason *refusalReason
@@ -98,7 +97,7 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 }
 
 // SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, which distinguishes one 409 from another, and Cache-Control.
-// It removes headers for a body that the handler did not write.
+// It removes headers that describe the body, because the handler hasn't written this body.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
@@ -113,15 +112,15 @@ func (e *Refusal) SetHeaders(h http.Header) {
 	}
 }
 
-// RefusalOf returns the refusal of a request that did not get its lock, for an error of package redlock, as by a Rule without settings. ctx is the
-// request's. It is for handlers that call a Locker themselves.
+// RefusalOf returns the refusal that a Rule without settings would have for an error of package redlock. ctx is the request's context. It is for
+// handlers that call a Locker themselves.
 func RefusalOf(ctx context.Context, err error) *Refusal {
 	refusal := byDefault(Rule{}).refusalOfLock(ctx, err)
 	refusal.Turn.Detail = detailOf(refusal.Turn.Outcome, err)
 	return refusal
 }
 
-// Write answers with application/problem+json; docs/problems.md explains the types.
+// Write sends the refusal as application/problem+json; docs/problems.md explains the types.
 func (e *Refusal) Write(w http.ResponseWriter) {
 	body := remember.Problem{Type: remember.ProblemTypes + string(e.Turn.Outcome), Title: outcomes[e.Turn.Outcome].title, Status: e.Status, Detail: e.Turn.Detail}
 	e.SetHeaders(w.Header())
@@ -130,9 +129,9 @@ func (e *Refusal) Write(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(body) // the client may have left
 }
 
-// holdTimes says how long the last requests of a rule held their locks, on any keys.
+// holdTimes has the times for which the last requests of a rule held their locks, on any keys.
 type holdTimes struct {
-	holds [16]atomic.Int64 // in ns; 0 if there were fewer requests
+	holds [16]atomic.Int64 // in ns, the latest in a ring; 0 for a request that hasn't come yet
 	count atomic.Uint32
 }
 
@@ -140,7 +139,7 @@ func (h *holdTimes) add(hold time.Duration) {
 	h.holds[h.count.Add(1)%uint32(len(h.holds))].Store(int64(hold))
 }
 
-// usual returns the median. Missing requests count as 0, because a few are not typical.
+// usual returns the median of the times. Requests that haven't come yet count as 0, because a few times may not be typical.
 func (h *holdTimes) usual() time.Duration {
 	var holds [len(h.holds)]int64
 	for i := range holds {
@@ -150,8 +149,8 @@ func (h *holdTimes) usual() time.Duration {
 	return time.Duration(holds[len(holds)/2])
 }
 
-// retryAfter returns when to repeat a request that met a lock whose lease lasts for the remaining time, 0 if that is not known. With several slots,
-// one becomes free that much sooner.
+// retryAfter returns when to repeat a request that met a lock. remaining is the rest of that lock's lease, or 0 if it isn't known. With n slots, one
+// of them becomes free n times as soon.
 func (h *holdTimes) retryAfter(remaining time.Duration, slots int) time.Duration {
 	usual := h.usual() / time.Duration(slots)
 	if 0 < remaining && remaining < usual {
@@ -160,8 +159,7 @@ func (h *holdTimes) retryAfter(remaining time.Duration, slots int) time.Duration
 	return spread(usual)
 }
 
-// spread returns whole seconds, at least one, with up to a half more, so that requests which were refused together don't come
-// back together.
+// spread returns whole seconds, at least one, and adds up to a half at random, so that requests which were refused together don't come back together.
 func spread(d time.Duration) time.Duration {
 	seconds := max(1, (d+time.Second-1)/time.Second)
 	return (seconds + rand.N(1+(seconds+1)/2)) * time.Second

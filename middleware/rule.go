@@ -18,15 +18,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Rule says how requests are serialized. It is data: New and Compile check it, and make of it what serves requests. The zero value
-// of each field is its default; negative durations are "not at all", even if a preset has a value. The names of a configuration,
+// Rule says how requests are serialized. It is only data, which New and Compile check and turn into a handler. The zero value
+// of each field is its default; a negative duration means "not at all", even if a preset has a value. The names in a configuration,
 // such as on_no_quorum, are those of JSON and of Caddy. The first paragraphs of the fields' comments are the rows of the table in
-// docs/configuration.md: go test ./middleware -run TestSettings -update writes it anew.
+// docs/configuration.md, which go test ./middleware -run TestSettings -update writes anew.
 type Rule struct {
 	// The templates of the lock keys, such as `order:{path.1:int}`, with placeholders (docs/keys.md#placeholders). Default: the preset's;
 	// otherwise required.
 	//
-	// A request holds all of them, at most 16, or none. In JSON a template has the full names of Caddy's placeholders,
+	// A request holds all of its keys, at most 16, or none. In JSON a template has the full names of Caddy's placeholders,
 	// `order:{http.request.uri.path.1:int}`.
 	Keys []string `json:"key,omitempty"`
 	// What logs, metrics and traces call the rule. Default: the keys and the preset.
@@ -43,32 +43,32 @@ type Rule struct {
 	Wait time.Duration `json:"wait,omitempty"`
 	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
 	//
-	// Also if that was before the request: then it doesn't wait for them, until they are back. At most the wait. `0`, in Go a negative value, means
-	// not at all.
+	// If this process knew before the request came, the request waits for the rest of this time, or not at all, until masters are back. It
+	// never waits for longer than `wait`. `0`, in Go a negative value, means not at all.
 	MastersWait time.Duration `json:"masters_wait,omitempty"`
 	// How long the lease lasts, and so how long a key stays locked after its process has died. Default: 10s, or `max_ttl` if that is less.
 	//
-	// It is renewed while the request runs. It is at most `max_ttl`, and at least twice `timeout`.
+	// The lease is renewed while the request runs. The time is at most `max_ttl`, and at least twice `timeout`.
 	TTL time.Duration `json:"ttl,omitempty"`
-	// The longest time that a request holds its lock. Then it ends as if the lease were lost. Default: 5m.
+	// The longest time that a request holds its lock. Then the request ends as if the lease were lost. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
 	// How many requests may wait for one key in this process. Default: 1000.
 	//
-	// More are refused at once.
+	// Any more are refused at once.
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// How many requests hold a key at the same time, in all processes together (docs/recipes.md#at-most-n-at-a-time). Default: 1.
 	//
-	// 1 to 256: one number for all keys, or one for each, in their order. Each request has one of so many slots, which the upstream finds in the
-	// header `Redlock-Slot`, from 0 on, unless the request has several keys.
+	// 1 to 256: one number for all keys, or one number for each key, in their order. Each request has one of this many slots. The upstream gets
+	// the slot, from 0 on, in the header `Redlock-Slot`, unless the request has several keys.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
 	// The request header with the fencing token. Default: `Fencing-Token`.
 	//
-	// What a client sends under that name is removed. It can't be a header with a meaning of its own, or one that the key, the ID, the scope or
-	// the signature is read from.
+	// The rule removes the header if a client sends it. It can't be a header with a meaning of its own, or one from which the key, the ID, the
+	// scope or the signature is read.
 	FenceHeader string `json:"fence_header,omitempty"`
 	// The request header that says what was locked, such as `Redlock-Key` (docs/recipes.md#what-was-locked). Default: none.
 	//
-	// It has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the limits of `fence_header`.
+	// The header has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the limits of `fence_header`.
 	KeyHeader string `json:"key_header,omitempty"`
 	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
@@ -76,7 +76,7 @@ type Rule struct {
 	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
 	// `refuse` a request that lacks a part of the key, or `pass` it on without a lock. Default: `refuse`.
 	//
-	// A request with an ID that is passed on holds the lock on its ID.
+	// A request that has an ID and is passed on still holds the lock on its ID.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
 	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
@@ -84,15 +84,15 @@ type Rule struct {
 	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of a response wait with `buffer_response`. Default: 1 MiB,
 	// or the preset's.
 	//
-	// A longer body is refused with 413. At most the `body_budget`. Bodies that are not needed have no limit.
+	// A longer body is refused with 413. The number is at most `body_budget`. A body that isn't needed has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long such a body may take to arrive. Default: 10s.
 	//
-	// A slower one is refused with 408.
+	// A slower body is refused with 408.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
 	// The format of the body, `json` or `form`, whatever its Content-Type says. Default: what the Content-Type says.
 	//
-	// Amazon's SNS sends JSON as `text/plain`. It is not for upstreams that read the body by the Content-Type.
+	// Amazon's SNS, for example, sends JSON as `text/plain`. Don't set it if the upstream reads the body by the Content-Type.
 	BodyFormat string `json:"body_format,omitempty"`
 	// Reads the whole body before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as gRPC's. Default: off;
 	// with a preset on.
@@ -101,18 +101,18 @@ type Rule struct {
 	BufferBody *bool `json:"buffer_body,omitempty"`
 	// Lets a response wait for its client when the lock is free (docs/hosts.md#slow-clients). Default: off; with a preset on.
 	//
-	// Up to `max_body`. What is flushed is sent at once.
+	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
 	// How long a client may keep its response waiting before it is cut off. Default: 10s.
 	//
-	// At once, or in all and with a second more for each 16 KiB that the client has taken.
+	// The time bounds each wait. It also bounds all waits together, plus a second for each 16 KiB that the client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`,
 	// and one or more secrets of one sender. Each other sender has a `verify` of its own (docs/security.md#several-senders). Default: none.
 	//
-	// `standard-webhooks` includes the headers of Svix. The secrets are those of one sender, any of which may have signed; best they are
-	// `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`. A request without a signature is refused with
-	// 401. The name of the sender, if it has one, is a part of the ID: `verify stripe as acme {file./run/secrets/acme}`.
+	// `standard-webhooks` accepts the headers of Svix too. Any of the secrets may have signed. They are best given as `{env.STRIPE_SECRET}` or
+	// `{file./run/secrets/stripe}`. A request without a signature is refused with 401. If the sender has a name, as in
+	// `verify stripe as acme {file./run/secrets/acme}`, the name is a part of the ID.
 	Verify []Verify `json:"verify,omitempty"`
 	// How far the time in a signature may be from now. Default: 5m.
 	//
@@ -120,123 +120,126 @@ type Rule struct {
 	ReplayWindow time.Duration `json:"replay_window,omitempty"`
 	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`, or `off`. Default: the preset's, or none.
 	//
-	// While a request with the same key and ID waits or runs, another one is refused at once. `off` turns off the preset's.
+	// While a request waits or runs, a second one with the same key and ID is refused at once. `off` turns off the preset's template.
 	Dedupe string `json:"dedupe,omitempty"`
 	// Takes the ID from the header `Idempotency-Key`, in place of `dedupe`: `required`, `optional` or `off`. Default: the preset's, or none.
 	//
-	// It has 1 to 255 printable characters without spaces. A request without it is refused with 400 if it is `required`, and not compared if it
-	// is `optional`. A rule without a key locks the ID alone. `off` turns off the preset's.
+	// The ID has 1 to 255 printable characters without spaces. With `required`, a request without the header is refused with 400; with
+	// `optional`, it is served without an ID. A rule without a key locks the ID alone. `off` turns off the preset's setting.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// The template that identifies the sender, such as `{header.X-API-Key}`, so that nobody gets another sender's response; or `off`.
 	// Default: the authenticated user, or the preset's.
 	//
-	// It is a part of the ID, and stored hashed. A request with an ID and without a scope is refused with 400. `off` turns off the preset's.
+	// The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400. `off` turns off the
+	// preset's template.
 	Scope string `json:"scope,omitempty"`
 	// The name of hosts that are one site, such as `www.` and the apex, or a failover: then a repeat may come to another of them. Default: none,
 	// each host is a site of its own.
 	//
-	// The host as `{host}` reads it, or this name in its place, is a part of the ID. So rules with one name must have the same users. It has at
-	// most 128 printable bytes.
+	// The host as `{host}` reads it, or this name in its place, is a part of the ID. So rules with the same name must have the same users. The
+	// name has at most 128 printable bytes.
 	Site string `json:"site,omitempty"`
 	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses). Default: the preset's, or off.
 	//
-	// At least 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the preset
-	// remembers.
+	// The shortest time is 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the
+	// preset remembers responses.
 	Remember time.Duration `json:"remember,omitempty"`
 	// How many bytes the body of such a response may have, at most 960 KiB. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
 	// How many bytes the responses that this process has stored take on each master (docs/operations.md#responses-that-are-not-remembered).
 	// Default: 1 GiB.
 	//
-	// Less than 2 GiB; further responses are not remembered. An eighth is for responses of 4xx alone, and no scope takes more than three times
-	// what it leaves.
+	// The number is less than 2 GiB. Further responses are not remembered. An eighth is reserved for responses of 4xx, which get no more. No
+	// scope takes more than three times as much as it leaves to others.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`. Default: the preset's, or all but 401, 403, 408, 409, 423, 425
 	// and 429.
 	//
-	// With a preset for webhooks it is `2xx`. A part (206) or a 304 is repeated as it is.
+	// With a preset for webhooks it is `2xx`. A repeat gets a remembered 206 or 304 unchanged, whatever it asks for.
 	RememberStatus []string `json:"remember_status,omitempty"`
 	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; with a preset for webhooks off.
 	//
-	// Method, path, query, body and, with `idempotency_key`, the keys are compared. With off, method, path and query are a part of the ID,
-	// because a sender may deliver one event to several places.
+	// The method, path, query, body and, with `idempotency_key`, the keys are compared. If it is off, the method, path and query are a part of
+	// the ID, because a sender may deliver one event to several places.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
 	// `refuse` a repeat with 409 while the first request waits or runs, or let it `wait` for the first one's response. Default: `refuse`.
 	//
-	// It waits within the rule's wait; if the response is not remembered, one of those that wait runs. Needs `remember` and a wait.
+	// A repeat waits for at most `wait`. If the response isn't remembered, one of the waiting repeats is served. `wait` needs `remember` and a
+	// wait above 0.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
 	// Serves requests for WebSocket, which are otherwise refused with 403, as are those for any other protocol. Default: off.
 	//
-	// They hold the lock as long as their connection lasts, up to `max_hold`.
+	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
 	// `run` a request to its end when its client has left, or `cancel` it. Default: `run`.
 	//
-	// The upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without end, and is an error with `remember`.
+	// With `run` the upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without an end. It is an error
+	// together with `remember`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
 	// How long the key stays locked after a handler has broken off, because the upstream may work on (docs/hosts.md#what-works-on). Default: 0.
 	//
-	// Up to `max_hold`, after an error of 499 or more, a panic, 502 or 504.
+	// This happens after an error of 499 or more, a panic, 502 or 504. The lock is held for at most `max_hold` in all.
 	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
 	// Takes no lock and refuses nothing (docs/problems.md#dry_run). Default: off.
 	//
-	// `{http.redlock.outcome}` says what would have happened.
+	// `{http.redlock.outcome}` is the outcome that a request would have had.
 	DryRun bool `json:"dry_run,omitempty"`
 	// Shows operators who has sent a request that holds a key or waits for it (docs/commands.md#inspect). It is personal data. Default: off.
 	//
-	// On any machine: whom authentication has found (User), and the address (ClientAddress).
+	// Operators of any machine see the authenticated user (User) and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
 
-	// BodyBudget bounds the memory for bodies and responses that wait; rules may share one. In Caddy it is that of `body_budget`.
-	// Default: one of 64 MiB for all rules without their own.
+	// BodyBudget bounds the memory for bodies and responses that wait; rules may share one. In Caddy it is the `body_budget`.
+	// Default: a budget of 64 MiB for all rules without their own.
 	BodyBudget *Budget `json:"-"`
-	// ClientAddress returns the address of a request's client, IP or IP:port, which bounds its share of the body budget. Behind a proxy it
-	// should be what the proxy reports. In Caddy it is what `trusted_proxies` determines. Default: the request's `RemoteAddr`.
+	// ClientAddress returns the address of a request's client, IP or IP:port, which bounds the client's share of the body budget. Behind a
+	// proxy it should return the address that the proxy reports. In Caddy `trusted_proxies` determines it. Default: the request's `RemoteAddr`.
 	ClientAddress func(*http.Request) string `json:"-"`
-	// OriginalURL returns the URL that the client has asked for, which the fingerprint has. In Caddy it is the one before `handle_path`
-	// and `rewrite`. Default: the request's `RequestURI`.
+	// OriginalURL returns the URL for which the client has asked, and which the fingerprint contains. In Caddy it is the URL before
+	// `handle_path` and `rewrite`. Default: the request's `RequestURI`.
 	OriginalURL func(*http.Request) *url.URL `json:"-"`
-	// OnReplay is called before a request is answered with the remembered response. Default: none.
+	// OnReplay is called before a request gets the remembered response. Default: none.
 	OnReplay func(*http.Request, Turn) `json:"-"`
-	// OnHold is called when HoldAfterAbort begins to hold the keys of a request that has ended, and what it returns when they are free: a
-	// Locker that is closed meanwhile frees them. In Caddy a reload doesn't. Default: none.
+	// OnHold is called when HoldAfterAbort begins to hold the keys of a request that has ended. The function that it returns is called when the
+	// keys are free. A Locker that is closed meanwhile frees them; a reload of Caddy doesn't. Default: none.
 	OnHold func() (free func()) `json:"-"`
-	// User returns whom authentication has found, such as a JWT's subject, or "" for nobody: the scope of a rule that sets none, as it
-	// stays when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
+	// User returns the authenticated user, such as a JWT's subject, or "" if there is none. The user is the scope of a rule that sets none,
+	// because the user stays the same when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
 	User func(*http.Request) string `json:"-"`
-	// Sealer encrypts the responses on the masters. All processes of the rule must have its keys: a response that can't be read is refused
-	// with 500, because the request must not run again. In Caddy `remember_keys` does. Default: none, the masters can read them.
+	// Sealer encrypts the responses on the masters. All processes of the rule must have its keys: a request whose response can't be read is
+	// refused with 500, because it must not run again. In Caddy set `remember_keys`. Default: none, so the masters can read the responses.
 	Sealer *Sealer `json:"-"`
-	// Finished reports whether no work can go on after an error of the handler, so that HoldAfterAbort is not needed. Default: work may go
-	// on after any error.
+	// Finished reports whether all work has surely ended after an error of the handler, so that HoldAfterAbort isn't needed. Default: work may
+	// go on after any error.
 	Finished func(error) bool `json:"-"`
-	// Shutdown ends when the server is about to stop: requests that wait are then refused with 503, and those that hold their locks run on.
-	// Without it the server's Shutdown waits until the whole line has been served. Caddy's module sets it. Default: never.
+	// Shutdown ends when the server is about to stop. Requests that wait are refused with 503 then, and requests that hold their locks run on.
+	// Without Shutdown, the server's own Shutdown waits until all waiting requests were served. Caddy's module sets it. Default: never.
 	//
 	//	stopping, stop := context.WithCancel(context.Background())
 	//	server.RegisterOnShutdown(stop)
 	Shutdown context.Context `json:"-"`
-	// Observer is told what becomes of the requests, under the rule's name. Default: none.
+	// Observer gets the outcomes of the requests, under the rule's name. Default: none.
 	Observer Observer `json:"-"`
 	// Logger gets a line for refused requests, every 10 s at most for each outcome, and for locks that were not released in order. Keys
-	// are never logged. A request waits for it, unless it is the default. Default: with New the Locker's, otherwise none.
+	// are never logged. A request waits for the Logger, unless it is the default. Default: with New the Locker's, otherwise none.
 	Logger *slog.Logger `json:"-"`
 }
 
 // Verify says how the signatures of one sender of webhooks are checked, before the lock is taken, so that nobody without a secret can hold
 // a key.
 type Verify struct {
-	// The provider that signs, which determines how: stripe, github, shopify, slack, standard-webhooks or adyen.
+	// The provider that signs, which determines how the signature is checked: stripe, github, shopify, slack, standard-webhooks or adyen.
 	Scheme string `json:"scheme,omitempty"`
-	// Who the sender is, such as a tenant: at most 128 printable bytes. It is a part of the ID of the sender's deliveries, which its secrets
-	// are not. All senders of a rule but one must have a name.
+	// The sender, such as a tenant: at most 128 printable bytes. The name, and not a secret, is a part of the ID of the sender's deliveries. All
+	// senders of a rule except one must have a name.
 	Name string `json:"name,omitempty"`
-	// The secrets, in Caddy best as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A
-	// signature made with any one of them is accepted, so that secrets can be rotated.
+	// The secrets, in Caddy best given as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A
+	// signature made with any of them is accepted, so that secrets can be rotated.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// String returns what the Verify is called in errors, without its secrets.
+// String returns the name of the Verify in errors, which contains no secret.
 func (v Verify) String() string {
 	if v.Name == "" {
 		return "verify " + v.Scheme
@@ -244,10 +247,10 @@ func (v Verify) String() string {
 	return "verify " + v.Scheme + " as " + v.Name
 }
 
-// What a rule may do instead of what is the default.
+// The values of settings that aren't the default.
 const (
-	Pass   = "pass"   // of OnMissingKey and OnNoQuorum: the request is served without a lock
-	Cancel = "cancel" // of OnClientAbort
+	Pass   = "pass"   // for OnMissingKey and OnNoQuorum: the request is served without a lock
+	Cancel = "cancel" // for OnClientAbort: the request ends when its client leaves
 
 	off      = "off"
 	waits    = "wait"
@@ -255,10 +258,10 @@ const (
 	optional = "optional"
 )
 
-// The defaults.
+// The defaults of a rule.
 const (
 	DefaultMaxHold     = 5 * time.Minute // how long a request may hold its lock
-	DefaultMastersWait = time.Second     // how long it waits for masters
+	DefaultMastersWait = time.Second     // how long a request waits for masters
 
 	// DefaultResponseTimeout is how long a client may keep a response waiting unless something else is set.
 	DefaultResponseTimeout = 10 * time.Second
@@ -266,24 +269,24 @@ const (
 	defaultReplayWindow = 5 * time.Minute
 )
 
-// What is remembered.
+// The limits of remembered responses.
 const (
-	// DefaultRememberSize is how many bytes a body may have that is remembered, unless something else is set.
+	// DefaultRememberSize is how many bytes the body of a remembered response may have, unless something else is set.
 	DefaultRememberSize = 64 << 10
-	// MaxRememberSize is how many bytes that can be: headers need some of what a master remembers for a lock.
+	// MaxRememberSize is the largest RememberSize, because headers need a part of the bytes that a master remembers for a lock.
 	MaxRememberSize = redlock.MaxResult - remember.HeaderRoom
-	// DefaultRememberQuota is how many bytes of each master the responses of a rule may take that one process has stored.
+	// DefaultRememberQuota is how many bytes of each master the responses of a rule take that one process has stored, unless something else is set.
 	DefaultRememberQuota = 1 << 30
-	// DefaultResponseBudget is how many bytes the responses may take in memory at once that are being recorded, stored and replayed.
+	// DefaultResponseBudget is how many bytes of memory all responses take at once that are being recorded, stored or replayed.
 	DefaultResponseBudget = remember.MemorySize
 )
 
-// Sealer encrypts the responses that are remembered, so that the masters can't read them.
+// Sealer encrypts remembered responses, so that the masters can't read them.
 type Sealer struct{ sealer *remember.Sealer }
 
-// NewSealer returns a Sealer with AES-256-GCM. Each key has 32 bytes; the first encrypts, and all decrypt, so that a key can be
-// replaced: first add the new one everywhere as the second, then make it the first, and remove the old one when the last response
-// that it has encrypted is forgotten. Its errors don't show the keys.
+// NewSealer returns a Sealer with AES-256-GCM. Each key has 32 bytes. The first key encrypts, and all keys decrypt, so that a key can be
+// replaced: first add the new key everywhere as the second, then make it the first, and remove the old key when the last response
+// that it has encrypted is forgotten. The errors of NewSealer don't contain the keys.
 func NewSealer(keys ...[]byte) (*Sealer, error) {
 	sealer, err := remember.NewSealer(keys...)
 	if err != nil {
@@ -292,13 +295,13 @@ func NewSealer(keys ...[]byte) (*Sealer, error) {
 	return &Sealer{sealer}, nil
 }
 
-// RuleName is what identifies the rule in errors, logs, metrics and traces.
+// RuleName identifies the rule in errors, logs, metrics and traces.
 func (rule *Rule) RuleName() string {
 	return cmp.Or(rule.Name, defaultName(rule.Keys, rule.Preset), IdempotencyHeader)
 }
 
-// setPreset sets what the preset has and the rule doesn't say. The ID of a request is its header Idempotency-Key, or that of Dedupe,
-// or there is none.
+// setPreset copies the settings of the preset that the rule itself doesn't set. A request has one ID at most: from the header Idempotency-Key, or
+// from the template Dedupe.
 func (rule *Rule) setPreset(preset Preset) {
 	if len(rule.Keys) == 0 && preset.Key != "" {
 		rule.Keys = []string{preset.Key}
@@ -309,7 +312,7 @@ func (rule *Rule) setPreset(preset Preset) {
 	if !rule.identifiesByHeader() {
 		rule.Dedupe = cmp.Or(rule.Dedupe, preset.Dedupe)
 	}
-	if rule.hasID() { // the rule may have turned the preset's ID off, and has no need of its scope then
+	if rule.hasID() { // a rule that has turned the preset's ID off needs no scope for it
 		rule.Scope = cmp.Or(rule.Scope, preset.Scope)
 	}
 	if rule.RememberStatus == nil {
@@ -354,7 +357,7 @@ func (rule *Rule) setDefaults() {
 	rule.Logger = cmp.Or(rule.Logger, slog.New(slog.DiscardHandler))
 }
 
-// identifiesByHeader reports whether the ID of a request is its header Idempotency-Key.
+// identifiesByHeader reports whether the ID of a request is in its header Idempotency-Key.
 func (rule *Rule) identifiesByHeader() bool {
 	return rule.IdempotencyKey == required || rule.IdempotencyKey == optional
 }
@@ -363,12 +366,12 @@ func (rule *Rule) hasID() bool {
 	return rule.identifiesByHeader() || rule.Dedupe != "" && rule.Dedupe != off
 }
 
-// hasScope reports whether IDs are told apart by who has sent them.
+// hasScope reports whether equal IDs of different senders are different.
 func (rule *Rule) hasScope() bool { return rule.Scope != "" && rule.Scope != off }
 
 func (rule *Rule) runsToEnd() bool { return rule.OnClientAbort != Cancel }
 
-// withKey returns the rule with one more template.
+// withKey returns the rule with one more key template.
 func (rule Rule) withKey(template string) Rule {
 	if template != "" {
 		rule.Keys = append([]string{template}, rule.Keys...)
@@ -376,7 +379,7 @@ func (rule Rule) withKey(template string) Rule {
 	return rule
 }
 
-// of returns the rule with what it takes from the Locker. It panics if it can't be used with it.
+// of returns the rule with the settings that it takes from the Locker. It panics if the rule can't be used with this Locker.
 func (rule Rule) of(locker *redlock.Locker) Rule {
 	if locker == nil {
 		panic("middleware: the Locker is nil: did the call that made it return an error?")
@@ -391,7 +394,7 @@ func (rule Rule) of(locker *redlock.Locker) Rule {
 	return rule
 }
 
-// checkNeeds returns an error if a setting of responses that are remembered is given, and none are.
+// checkNeeds returns an error if a setting for remembered responses is given, but no responses are remembered.
 func (rule *Rule) checkNeeds(remembers bool) error {
 	for _, setting := range []struct {
 		name  string
@@ -404,8 +407,8 @@ func (rule *Rule) checkNeeds(remembers bool) error {
 	return nil
 }
 
-// Placeholder is the function Placeholder for the templates of a rule: it refuses the FenceHeader, the KeyHeader and the SlotHeader, which are
-// removed from each request before anything is read from it.
+// Placeholder is the function Placeholder for the templates of a rule. It refuses the FenceHeader, the KeyHeader and the SlotHeader, because the rule
+// removes them from each request before it reads anything.
 func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
 	if header, ok := strings.CutPrefix(name, "header."); ok {
 		switch {
@@ -424,11 +427,11 @@ func (rule *Rule) scopeIsAuthorization() bool {
 	return strings.Contains(strings.ToLower(rule.Scope), "header.authorization")
 }
 
-// Concurrency is how many requests may hold a key at the same time: one number for all keys of a rule, or one for each in their order.
-// In JSON one number needs no list.
+// Concurrency is how many requests may hold a key at the same time: one number for all keys of a rule, or one number for each key, in their order.
+// In JSON a single number needs no list.
 type Concurrency []int
 
-// UnmarshalJSON reads a number or a list of such.
+// UnmarshalJSON reads a number or a list of numbers.
 func (c *Concurrency) UnmarshalJSON(text []byte) error {
 	var n int
 	if json.Unmarshal(text, &n) == nil {
@@ -449,10 +452,11 @@ func (c Concurrency) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]int(c))
 }
 
-// of returns the number for the key in this place.
+// of returns the number for the key with this index.
 func (c Concurrency) of(key int) int { return c[min(key, len(c)-1)] }
 
-// byKey returns the numbers of keys, each of which comes from the one in a place. Where two make one key, the smaller number holds.
+// byKey returns the number of holders of each key; from has the index of each key's template. If two templates make the same key, the smaller number
+// counts.
 func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	most := make(map[string]int, len(keys))
 	for i, key := range keys {
@@ -465,7 +469,7 @@ func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	return most
 }
 
-// Check returns an error unless there is one number, or one for each of so many keys, and each may be.
+// Check returns an error unless there is one number, or one number for each of so many keys, and all are allowed.
 func (c Concurrency) Check(keys int) error {
 	if len(c) != 1 && len(c) != keys {
 		return fmt.Errorf("concurrency: %d numbers and %d keys: want one for all, or one for each", len(c), keys)

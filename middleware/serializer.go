@@ -7,12 +7,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Serializer serves requests by a Rule that was checked. Compile makes one.
+// Serializer serves requests by a Rule that was checked. Compile makes a Serializer.
 type Serializer struct{ rule *compiled }
 
-// Compile returns what serves requests by a rule: for programs with a configuration of their own, as New is for those that have a
-// handler. The placeholders of templates are compiled by the given function, which may be (*Rule).Placeholder. Errors begin with the
-// name that the setting has in a configuration. A TTL that the Locker doesn't allow is found by Serve.
+// Compile returns a Serializer for a rule. It is for programs with their own configuration, as New is for programs that have a handler. It calls
+// placeholder to compile the placeholders of templates, for example the method (*Rule).Placeholder. Errors begin with the name that the wrong setting
+// has in a configuration. Only Serve finds out that the Locker doesn't allow the TTL.
 func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
 	c, err := compile(rule, nil, placeholder)
 	if err != nil {
@@ -21,13 +21,14 @@ func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, erro
 	return &Serializer{c}, nil
 }
 
-// Rule returns the rule as it was given, with the settings of its preset and the defaults.
+// Rule returns the rule as given, with the settings of its preset and the defaults filled in.
 func (s *Serializer) Rule() Rule { return s.rule.Rule }
 
 // Serve takes the lock of a request, calls next, and releases the lock when next has returned or panicked, even if the client
-// has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that, and doesn't call next.
+// has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that response, and
+// doesn't call next.
 //
-// The error is a *Refusal if the request is not served; then nothing has been written. Otherwise it is next's. After a refusal
+// The error is a *Refusal if the request isn't served; then nothing has been written. Otherwise it is the error of next. After a refusal
 // the body can still be read until the request's context ends, unless the client has stopped sending it.
 func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	req := &serving{rule: s.rule, w: w, r: r, next: next, arrived: time.Now()}
@@ -43,17 +44,18 @@ func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *htt
 	return req.serve()
 }
 
-// Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It checks the signature, too,
-// but returns the keys even if that is wrong.
+// Explain returns the keys that Serve would lock for a request. It reads the body if Serve would. It also checks the signature,
+// but returns the keys even if the signature is wrong.
 func (s *Serializer) Explain(r *http.Request) Explanation { return s.rule.explain(r) }
 
 // ReadsBody reports whether bodies are read before a lock is taken.
 func (s *Serializer) ReadsBody() bool { return s.rule.readsBody }
 
-// Global returns the first template that makes one key of all requests, which is hardly ever meant where one holds it at a time, or "".
+// Global returns the first template that makes the same key for all requests, or "". Such a template is hardly ever meant if only one request at a
+// time may hold the key.
 func (s *Serializer) Global() string { return s.rule.global() }
 
-// Warnings returns what is valid in how the rule remembers responses, but hardly ever meant.
+// Warnings returns texts about valid settings for remembered responses that are hardly ever meant.
 func (s *Serializer) Warnings() []string { return s.rule.warnings() }
 
 // UpstreamHeaders returns the headers that the rule may set for its upstream.

@@ -40,21 +40,21 @@ type serving struct {
 	next    HandlerFunc
 	arrived time.Time
 
-	turn        Turn                 // once the handler has it, it doesn't change any more
-	delivery    Delivery             // without an ID it is compared with none
-	fingerprint remember.Fingerprint // of the request, if its response is remembered
+	turn        Turn                 // doesn't change any more once the handler has it
+	delivery    Delivery             // without an ID it equals no other delivery
+	fingerprint remember.Fingerprint // the fingerprint of the request, if its response is remembered
 
-	options []redlock.LockOption // of its locks: those of the rule, and for which request they are
+	options []redlock.LockOption // the rule's options for locks, and the description of the request for operators
 
-	own       *redlock.Lock // that the request holds: on its keys, or on its delivery if it has no other
+	own       *redlock.Lock // the lock on the request's keys, or on its delivery if no other is needed
 	claimOnce sync.Once
 	exchange  *remember.Exchange // nil if the response is not remembered
-	decision  remember.Decision  // what the masters are to remember of it
+	decision  remember.Decision  // what the masters are to remember of the response
 
-	span     trace.Span // the request's
-	asked    time.Time  // when it began to ask for its locks
-	acquired time.Time  // when it got its lock; zero for none
-	ended    Outcome    // of its lock, when the handler has returned
+	span     trace.Span // the span of the request
+	asked    time.Time  // when the request began to ask for its locks
+	acquired time.Time  // when the request got its lock; zero if it has none
+	ended    Outcome    // the outcome of the lock, once the handler has returned
 }
 
 func (s *serving) serve() error {
@@ -70,7 +70,7 @@ func (s *serving) serve() error {
 		return s.refuseBeforeLock(err)
 	}
 	s.setClaimKey()
-	if len(keys) == 0 && s.delivery.ID == "" { // a rule around this one holds them all, and will release them
+	if len(keys) == 0 && s.delivery.ID == "" { // a rule around this one holds all locks, and will release them
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
@@ -80,7 +80,7 @@ func (s *serving) serve() error {
 	span := s.startSpan()
 	first, err := s.acquire(keys)
 	if first == nil {
-		s.exchange.Free() // what a replay would have taken
+		s.exchange.Free() // gives back the room for a replay
 	} else {
 		defer s.exchange.Close()
 	}
@@ -111,9 +111,9 @@ func (s *serving) serve() error {
 	return s.run()
 }
 
-// receive removes the headers that a client must not set, and returns the body that it puts into the request, or nil.
+// receive removes the headers that a client must not set. It returns the body that it puts into the request, or nil.
 func (s *serving) receive() *body {
-	if s.r.Header == nil { // a program has made the request
+	if s.r.Header == nil { // the request didn't come from a server
 		s.r.Header = make(http.Header)
 	}
 	s.rule.stripOurs(s.r.Header)
@@ -122,7 +122,7 @@ func (s *serving) receive() *body {
 	return s.rule.wrapBody(s.w, s.r)
 }
 
-// admit derives the keys of the request and the ID of its delivery, or returns why it may not hold any key.
+// admit derives the keys of the request and the ID of its delivery, or returns the error with which the request is refused before it asks for a lock.
 func (s *serving) admit() error {
 	err := s.permit()
 	if err == nil {
@@ -168,7 +168,7 @@ func (s *serving) identify() (err error) {
 		}
 	}
 	switch {
-	case s.delivery.ID != "": // which is locked even where a key is missing, and that is allowed
+	case s.delivery.ID != "": // the ID is locked even if a key is missing and the rule allows that
 		return nil
 	case err == nil && s.rule.derive == nil:
 		return errNoID
@@ -199,7 +199,7 @@ func (s *serving) identifyDelivery() (err error) {
 	return err
 }
 
-// identifySender finds out who has sent the ID.
+// identifySender determines the sender of the ID.
 func (s *serving) identifySender() (err error) {
 	if s.rule.byUser {
 		if s.delivery.User = s.rule.User(s.r); s.delivery.User != "" {
@@ -218,7 +218,7 @@ func (s *serving) identifySender() (err error) {
 	return err
 }
 
-// identifySite finds out to whom the ID was sent: another site may have the same user.
+// identifySite determines the site for which the ID counts, because a different site may have the same user.
 func (s *serving) identifySite() (err error) {
 	if s.delivery.Site = s.rule.Site; s.delivery.Site != "" {
 		return nil
@@ -232,7 +232,7 @@ func (s *serving) identifySite() (err error) {
 	return nil
 }
 
-// readFingerprint reads the body for the fingerprint, which distinguishes requests with the same ID.
+// readFingerprint reads the body for the fingerprint, which distinguishes requests that have the same ID.
 func (s *serving) readFingerprint() error {
 	if s.rule.remembers == nil || !*s.rule.Fingerprint || s.delivery.ID == "" {
 		return nil
@@ -244,7 +244,7 @@ func (s *serving) readFingerprint() error {
 	return err
 }
 
-// notInDelivery returns the keys of the request that are no part of its delivery.
+// notInDelivery returns the keys of the request that its delivery doesn't contain.
 func (s *serving) notInDelivery() []string {
 	if s.rule.comparesKeys() {
 		return s.turn.keys
@@ -252,8 +252,8 @@ func (s *serving) notInDelivery() []string {
 	return nil
 }
 
-// setClaimKey sets the key of the delivery. If a rule around this one has claimed that key for the same request, that rule knows repeats, and
-// remembers the response.
+// setClaimKey sets the lock key of the delivery, unless a rule around this one has locked that key for the same request. In that case the outer rule
+// recognizes repeats and remembers the response.
 func (s *serving) setClaimKey() {
 	if s.delivery.ID == "" {
 		return
@@ -271,7 +271,7 @@ func (s *serving) setClaimKey() {
 	}
 }
 
-// acquire takes the locks on the delivery and on the keys, or none. It returns the delivery's remembered response, if there is one.
+// acquire takes the locks on the delivery and on the keys, or none of them. It returns the delivery's remembered response, if there is one.
 func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 	if s.delivery.ID != "" {
 		if first, err = s.claim(len(keys) == 0); err != nil || first != nil {
@@ -288,7 +288,7 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 		s.unlockClaim(nil)()
 		return nil, err
 	}
-	if len(keys) > 0 || s.turn.Lock == nil { // otherwise it is that of the rule around this one, which holds the keys
+	if len(keys) > 0 || s.turn.Lock == nil { // otherwise the turn has the lock of the rule around this one, which holds the keys
 		s.turn.Lock = s.own
 	}
 	s.turn.Outcome = OutcomeAcquired
@@ -298,12 +298,12 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 	return nil, nil
 }
 
-// claim takes the lock on the delivery, which all processes share: a request that doesn't get it comes second, and may wait for the response to the
-// first. The request holds it besides the lock on the keys, until unlockClaim is called. claim returns the delivery's remembered response, if there
-// is one.
+// claim takes the lock on the delivery, which all processes share. A request that doesn't get this lock is a repeat, and may wait for the response to
+// the first request. A request holds the claim in addition to the lock on its keys, until unlockClaim is called. claim returns the delivery's
+// remembered response, if there is one.
 func (s *serving) claim(alone bool) (*remember.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
-	if !alone { // it ends with the request, or with its lock
+	if !alone { // the claim ends with the request, or with the lock on the keys
 		opts = append(opts, redlock.WithMaxHold(0))
 	}
 	if s.rule.remembers != nil {
@@ -334,7 +334,7 @@ func (s *serving) claim(alone bool) (*remember.Response, error) {
 			} else if !s.exchange.AwaitRoom(s.r.Context()) {
 				return nil, errNoRoom
 			}
-			continue // the masters have it, and this request must not, while it waited
+			continue // the masters have the response, and this request must not keep it in memory while it waits
 		case errors.As(err, &held):
 			return nil, &duplicateError{held}
 		}
@@ -343,7 +343,7 @@ func (s *serving) claim(alone bool) (*remember.Response, error) {
 	}
 }
 
-// lock takes the locks on all keys, which are in order and without duplicates.
+// lock takes the locks on all keys, which are sorted and have no duplicates.
 func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	opts := s.options
 	for key, n := range s.turn.most {
@@ -355,7 +355,7 @@ func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())
 	}
-	if s.rule.waitsForResponses() { // the request may have waited for its delivery
+	if s.rule.waitsForResponses() { // the request may have waited for its delivery already
 		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}
 	return s.wait(try, func(ctx context.Context) (*redlock.Lock, error) { return s.turn.locker.LockAll(ctx, keys, opts...) })
@@ -365,7 +365,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 	s.turn.Outcome, s.turn.Detail = outcome, detailOf(outcome, err)
 }
 
-// refuseBeforeLock refuses a request that was not admitted, or lets it pass without a lock.
+// refuseBeforeLock refuses a request that admit has not admitted, or serves it without a lock.
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
 	s.setOutcome(refusal.Turn.Outcome, err)
@@ -375,7 +375,7 @@ func (s *serving) refuseBeforeLock(err error) error {
 	return s.refuse(refusal)
 }
 
-// refuseWithoutLock refuses a request that could not get its lock, or lets it pass without one.
+// refuseWithoutLock refuses a request that could not get its lock, or serves it without one.
 func (s *serving) refuseWithoutLock(refusal *Refusal) error {
 	if s.turn.Outcome == OutcomeNoQuorum && s.rule.OnNoQuorum == Pass {
 		s.rule.logOutcome("request is served without its lock", s.turn, refusal.Err)
@@ -397,14 +397,14 @@ func (s *serving) giveUpBody() {
 	}
 }
 
-// run serves the request with its lock, which is released before the response ends.
+// run serves the request with its lock, and releases the lock before the response ends.
 func (s *serving) run() error {
 	w, written := s.wrap()
 	if s.exchange != nil {
 		written.Recorder = s.exchange.Record(s.own.Context(), s.w.Header())
-		s.decision.Why = remember.BrokenOff // unless the handler returns
+		s.decision.Why = remember.BrokenOff // changed when the handler returns
 	}
-	brokenOff, panicked := true, true // unless the handler returns: net/http's proxies break off a response by a panic
+	brokenOff, panicked := true, true // changed when the handler returns: net/http's proxies panic to break off a response
 	defer func() {
 		written.End(panicked)
 		s.noteSlowClient(written)
@@ -441,20 +441,20 @@ func (s *serving) run() error {
 	return refusal
 }
 
-// acceptIdentity makes the handler answer without an encoding, and returns a function that undoes that: a repeat may accept other encodings than the
-// first request.
+// acceptIdentity makes the handler answer without compression, because a repeat may accept other encodings than the first request. It returns a
+// function that restores the header.
 func (s *serving) acceptIdentity() (undo func()) {
 	accepted, sent := s.r.Header["Accept-Encoding"]
 	s.r.Header = maps.Clone(s.r.Header)
 	s.r.Header.Set("Accept-Encoding", "identity")
 	return func() {
-		if s.r.Header.Del("Accept-Encoding"); sent { // it is a copy again
+		if s.r.Header.Del("Accept-Encoding"); sent { // the header is a copy again
 			s.r.Header["Accept-Encoding"] = accepted
 		}
 	}
 }
 
-// conclude decides what the masters are to remember of the response, once the handler has returned.
+// conclude decides, when the handler has returned, what the masters are to remember of the response.
 func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
 	switch {
 	case s.exchange == nil:
@@ -470,14 +470,14 @@ func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
 	}
 }
 
-// handlerContext returns a context that ends with the lock, and with the locks of the rules around. Unless the handler shall run to its end, it also
-// ends when the client leaves.
+// handlerContext returns a context that ends with the lock, and with the locks of the rules around this one. It also ends when the client leaves,
+// unless the rule runs requests to their end.
 func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 	lock := s.own
-	if lock == nil { // a rule around this one has it
+	if lock == nil { // a rule around this one has the lock
 		lock = s.turn.Lock
 	}
-	if s.rule.runsToEnd() && s.turn.outer == nil { // the lock's context has the values of the request's, but not its end
+	if s.rule.runsToEnd() && s.turn.outer == nil { // the lock's context has the values of the request's context, but doesn't end with it
 		return context.WithValue(lock.Context(), turnKey{}, &s.turn), func() {}
 	}
 	ctx := context.WithValue(s.r.Context(), turnKey{}, &s.turn)
@@ -486,7 +486,7 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 	}
 	ctx, cancel := lock.WithContext(context.WithoutCancel(ctx))
 	for outer := s.turn.outer; outer != nil; outer = outer.outer {
-		// A lock that was released belongs to a request that has ended: this is background work, which it doesn't bound.
+		// If the outer lock was released, its request has ended, and this request is background work. So the outer lock doesn't bound it.
 		if outer.Lock != nil && !errors.Is(outer.Lock.Err(), context.Canceled) {
 			inner := cancel
 			var cancelOuter context.CancelFunc
@@ -499,7 +499,7 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 
 // pass serves the request without a lock of this rule.
 func (s *serving) pass() error {
-	s.turn.Lock = nil // a lock of an outer rule stands for some of its keys only
+	s.turn.Lock = nil // the lock of an outer rule covers only some of the keys
 	if s.rule.Observer != nil {
 		s.rule.Observer.Passed(s.rule.Name, s.turn.Outcome)
 	}
@@ -512,8 +512,8 @@ func (s *serving) pass() error {
 	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
 }
 
-// brokenOff reports whether a handler that has returned may have left work behind: it failed, its client has left, or its
-// response says that it gave up on an upstream.
+// brokenOff reports whether a handler that has returned may have left work behind: it failed, its client has left, or the
+// status of its response says that it gave up on an upstream.
 func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	switch {
 	case err != nil:
@@ -524,8 +524,8 @@ func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	return written.Status == http.StatusBadGateway || written.Status == http.StatusGatewayTimeout
 }
 
-// release releases the locks, after HoldAfterAbort if the handler has broken off. Until then the lock is renewed, and the
-// requests that wait for it stay in line; a Locker that closes releases it at once.
+// release releases the locks, after HoldAfterAbort if the handler has broken off. Until then the locker renews the lock, and the
+// requests that wait for it keep their places. A Locker that closes releases the lock at once.
 func (s *serving) release(brokenOff bool) {
 	lock := s.own
 	s.ended = endOf(lock)
@@ -539,14 +539,14 @@ func (s *serving) release(brokenOff bool) {
 		free = func() { defer done(); s.releaseNow() }
 	}
 	timer := time.AfterFunc(s.rule.HoldAfterAbort, free)
-	context.AfterFunc(lock.Context(), func() { // lost, closed, or at the end of max_hold
+	context.AfterFunc(lock.Context(), func() { // the lock was lost, the Locker closed, or max_hold is over
 		if timer.Stop() {
 			free()
 		}
 	})
 }
 
-// releaseNow releases the locks on the keys and on the delivery at once. Only then does it tell the log and the Observer: they may
+// releaseNow releases the locks on the keys and on the delivery at once. It tells the log and the Observer only after that, because they may
 // block.
 func (s *serving) releaseNow() {
 	defer s.observeReleased()
@@ -561,7 +561,7 @@ func (s *serving) releaseNow() {
 	case s.own == s.turn.claimed:
 	case s.decision.Result == nil:
 		tellKeys = s.unlock(s.own)
-	default: // to store the response may take long
+	default: // storing the response may take long
 		keys.Go(func() { tellKeys = s.unlock(s.own) })
 	}
 	tellClaim := s.unlockClaim(s.decision.Result)
@@ -573,28 +573,28 @@ func (s *serving) releaseNow() {
 	}
 }
 
-// unlock releases a lock, and returns a function that logs a failed release.
+// unlock releases a lock, and returns a function that logs an error of the release.
 func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 	err := lock.Unlock()
 	return func() { s.logRelease(lock, err) }
 }
 
-// logRelease logs a failed release of a lock.
+// logRelease logs an error of releasing a lock.
 func (s *serving) logRelease(lock *redlock.Lock, err error) {
 	switch lock.End() {
 	case redlock.EndUnconfirmed:
 		s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
-	case redlock.EndGone: // if it was lost otherwise, that was logged when the handler had returned
+	case redlock.EndGone: // if the lock was lost in another way, that was logged when the handler returned
 		s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
 			append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
 	}
 }
 
-// unlockClaim releases the lock on the delivery, with the response for the masters to remember, or nil. It returns a function that tells the log and
-// the Observer the result.
+// unlockClaim releases the lock on the delivery, with the response that the masters are to remember, or nil. It returns a function that tells the log
+// and the Observer whether they do.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
-	if result != nil { // the lock on the keys may be lost at this moment, and have taken that on the delivery with it
+	if result != nil { // the lock on the keys may be lost at this moment, and end the lock on the delivery as well
 		tell = func() { s.noteRemembered(0, ReasonLostLease, nil) }
 	}
 	s.claimOnce.Do(func() {
@@ -609,7 +609,7 @@ func (s *serving) unlockClaim(result []byte) (tell func()) {
 	return tell
 }
 
-// unlockWith releases the lock on the delivery, and makes the masters remember its response. It returns a function that reports the result.
+// unlockWith releases the lock on the delivery, and makes the masters remember the response. It returns a function that reports the result.
 func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.turn.claimed.UnlockWith(result, s.decision.Keep)
 	return func() {
@@ -622,16 +622,16 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 	}
 }
 
-// releaseWith releases the claim when the lock on the keys is lost, so that it doesn't outlast that if the request is stuck.
+// releaseWith releases the claim when the lock on the keys is lost, so that the claim doesn't last longer even if the request is stuck.
 func (s *serving) releaseWith(lock *redlock.Lock) {
 	context.AfterFunc(lock.Context(), func() {
-		if context.Cause(lock.Context()) != context.Canceled { // Unlock was not called, with which the claim is released too
+		if context.Cause(lock.Context()) != context.Canceled { // otherwise Unlock was called, after which the claim is released anyway
 			s.unlockClaim(nil)()
 		}
 	})
 }
 
-// handOver calls the next handler, with the turn in the context, and the fencing token, the slot and what is locked in the headers of its request.
+// handOver calls the next handler. It puts the turn into the context, and the fencing token, the slot and the locked values into the headers.
 func (s *serving) handOver(w http.ResponseWriter) error {
 	s.turn.fenceHeader = s.rule.FenceHeader
 	s.turn.setFence(s.r)
@@ -640,8 +640,8 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 	ctx, cancel := s.handlerContext()
 	defer cancel()
 	err := s.next(w, s.r.WithContext(ctx))
-	// The handlers that come after, such as those for errors, have no lock and must not find its token. Work that outlives the
-	// handler, as behind http.TimeoutHandler, may still read the old header, which therefore stays as it is.
+	// Handlers that come after next, such as handlers of errors, have no lock and must not find its token. Work that outlives next, as behind
+	// http.TimeoutHandler, may still read the old header, so it isn't changed.
 	s.r.Header = maps.Clone(s.r.Header)
 	s.r.Header.Del(s.turn.fenceHeader)
 	s.r.Header.Del(SlotHeader)
@@ -651,14 +651,14 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 	return err
 }
 
-// wait calls lock, which waits, or try, which doesn't, if the server is about to stop.
+// wait calls lock, which waits. If the server is about to stop, it calls try instead, which doesn't wait.
 func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
 	if s.rule.stopping() {
 		got, err = try(s.r.Context())
 	} else {
 		got, err = s.waitWhileServing(lock)
 	}
-	// A wait that was ended before its first attempt had a reply has no other error.
+	// If a wait ends before its first attempt got a reply, it has no other error.
 	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
 	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
 		err = errStopping
@@ -666,11 +666,11 @@ func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (
 	return got, err
 }
 
-// waitWhileServing waits until the wait is over or the server is about to stop. Meanwhile it reads the body ahead.
+// waitWhileServing calls acquire with a context that ends when the server is about to stop. Meanwhile it reads the body ahead.
 func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
 	s.rule.observeWaits(1)
 	defer s.rule.observeWaits(-1)
-	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // there is nothing to do meanwhile
+	if _, ok := s.r.Body.(*body); !ok && s.rule.Shutdown == nil { // nothing needs to be done during the wait
 		return acquire(s.r.Context())
 	}
 	ctx, cancel := context.WithCancel(s.r.Context())
@@ -696,7 +696,7 @@ func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock,
 	return lock, err
 }
 
-// readShown notes the values of the key for the upstream.
+// readShown notes the values of the keys that the upstream is to see.
 func (s *serving) readShown() (err error) {
 	if s.rule.KeyHeader == "" {
 		return nil
@@ -704,7 +704,7 @@ func (s *serving) readShown() (err error) {
 	if s.turn.shown, err = s.rule.keys.values(s.r); err != nil {
 		return err
 	}
-	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil { // whose values are locked as well
+	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil { // the values of the outer rule are locked as well
 		for name, values := range outer.shown {
 			s.turn.shown[name] = append(s.turn.shown[name], values...)
 		}
@@ -719,15 +719,15 @@ func (s *serving) readShown() (err error) {
 	return nil
 }
 
-// showKey shows the upstream what is locked.
+// showKey sets the KeyHeader to the locked values.
 func (s *serving) showKey() {
 	if s.turn.keyHeader = s.rule.KeyHeader; s.turn.keyHeader != "" {
-		s.r.Header = maps.Clone(s.r.Header) // a rule around this one has the same
+		s.r.Header = maps.Clone(s.r.Header) // a rule around this one has the same header map
 		s.r.Header.Set(s.turn.keyHeader, showValues(s.turn.shown))
 	}
 }
 
-// showOuterKey shows what a rule around this one has locked, or nothing.
+// showOuterKey sets the KeyHeader to the values that a rule around this one has locked, if there are any.
 func (s *serving) showOuterKey() {
 	if s.rule.KeyHeader == "" {
 		return
@@ -739,7 +739,7 @@ func (s *serving) showOuterKey() {
 	}
 }
 
-// dryRun serves the request without a lock, and notes what its outcome would have been. err is why it was not admitted, or nil.
+// dryRun serves the request without a lock, and notes the outcome that it would have had. err is the error of admit, or nil.
 func (s *serving) dryRun(err error) error {
 	outcome := OutcomeDryRun
 	what := "refused"
@@ -773,13 +773,13 @@ func (s *serving) dryRun(err error) error {
 	return s.pass()
 }
 
-// dryRuns are the keys and deliveries of the requests that run without the locks on them.
+// dryRuns are the keys and deliveries of requests that are running without the locks on them.
 type dryRuns struct {
 	mu      sync.Mutex
-	running map[string]int // number of requests
+	running map[string]int // the number of requests by key
 }
 
-// begin returns the answer that locks would have given a request: nil, ErrHeld or a duplicateError. The request counts as running until done is
+// begin returns the error that the locks would have given a request: nil, ErrHeld or a duplicateError. The request counts as running until done is
 // called.
 func (d *dryRuns) begin(s *serving) (done func(), err error) {
 	all := s.turn.keys
@@ -810,7 +810,7 @@ func (d *dryRuns) begin(s *serving) (done func(), err error) {
 	}, err
 }
 
-// wrap returns the writer for the handler, and what it writes to.
+// wrap returns the writer for the handler, and the Writer behind it.
 func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
 	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {
@@ -820,7 +820,7 @@ func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	return response.Wrap(s.w, o)
 }
 
-// noteSlowClient logs, if it was not logged just now, that a client has kept its response, and so perhaps the lock, waiting.
+// noteSlowClient logs that a client has kept its response waiting, and so perhaps the lock, unless that was logged just now.
 func (s *serving) noteSlowClient(written *response.Writer) {
 	message := "client took its response too slowly, and was cut off"
 	switch {
@@ -848,20 +848,20 @@ func (s *serving) observeAcquired(waited time.Duration) {
 	}
 }
 
-// observeUnlocked is called at the end of every request. A request with a lock is done when that is released.
+// observeUnlocked is called at the end of every request. A request with a lock is done only when the lock is released.
 func (s *serving) observeUnlocked() {
 	if s.acquired.IsZero() {
 		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)
 	}
 }
 
-// observeReleased is called when the lock has been released, which may have found that it was lost.
+// observeReleased is called when the lock has been released. The release may have shown that the lock was lost.
 func (s *serving) observeReleased() {
 	end := s.own.End()
 	if end.Lost() {
 		s.ended = OutcomeLost
 	}
-	if end == redlock.EndGone { // otherwise the span knows since it was lost
+	if end == redlock.EndGone { // in all other cases the span got the loss when it happened
 		s.noteLoss()
 	}
 	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
@@ -870,8 +870,7 @@ func (s *serving) observeReleased() {
 // tracerName is the instrumentation scope of the spans.
 const tracerName = "github.com/caddy-redlock/caddy-redlock/middleware"
 
-// startSpan starts the span of the time in which the request gets its lock, or doesn't. It returns nil if the request itself
-// has no span that is recorded.
+// startSpan starts a span for the time in which the request asks for its lock. It returns nil if the span of the request itself isn't recorded.
 func (s *serving) startSpan() trace.Span {
 	if !s.span.IsRecording() {
 		return nil
@@ -890,7 +889,7 @@ func (s *serving) endSpan(span trace.Span) {
 	if lock := s.own; s.turn.Outcome == OutcomeAcquired {
 		got := lock.Acquisition()
 		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", string(got.Via)), attribute.Int("redlock.granted", got.Granted),
-			attribute.Int64("redlock.fence", int64(lock.Fence()))) // below 2^53
+			attribute.Int64("redlock.fence", int64(lock.Fence()))) // a fence is below 2^53
 		if slot, ok := s.turn.Slot(); ok {
 			span.SetAttributes(attribute.Int("redlock.slot", slot))
 		}
@@ -903,7 +902,7 @@ func (s *serving) endSpan(span trace.Span) {
 	span.End()
 }
 
-// traceLoss adds an event to the request's span when the lock is lost while the handler runs. The function that it returns is called when the handler
+// traceLoss adds an event to the request's span if the lock is lost while the handler runs. The returned function must be called when the handler
 // has returned, before the lock is released.
 func (s *serving) traceLoss() (stop func()) {
 	lock := s.own
@@ -915,12 +914,12 @@ func (s *serving) traceLoss() (stop func()) {
 	return func() {
 		unhook()
 		if lock.Err() != nil {
-			lost() // or waits for it
+			lost() // or waits until the event is added
 		}
 	}
 }
 
-// noteLoss adds the loss of the lock to the request's span.
+// noteLoss adds an event for the loss of the lock to the request's span.
 func (s *serving) noteLoss() {
 	s.span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", s.turn.Rule),
 		attribute.String("redlock.detail", detailOfLost(s.own.End()))))
@@ -931,7 +930,7 @@ const (
 	maxShownID   = 64
 )
 
-// shownRequest describes the request for operators, without its query, other headers and body, which may have secrets.
+// shownRequest describes the request for operators, without its query, its body and most headers, because these may contain secrets.
 func (s *serving) shownRequest() *redlock.Request {
 	r := s.r
 	q := &redlock.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID), Delivery: s.turn.claimKey}

@@ -22,11 +22,11 @@ import (
 )
 
 // KeyFunc derives a lock key from a request. An error that matches ErrMissingKey, or an empty key, means that the request lacks
-// something that the key is made of; any other error means that no certain key can be made of it. Both are answered with 400.
+// a part of the key; any other error means that no certain key can be made from it. Both are answered with 400.
 type KeyFunc func(*http.Request) (string, error)
 
-// PlaceholderFunc returns the function that reads the value of a placeholder, given its name without braces. Placeholder is
-// the one for net/http.
+// PlaceholderFunc returns the function that reads the value of a placeholder, given its name without braces. The function Placeholder is
+// the PlaceholderFunc for net/http.
 type PlaceholderFunc func(name string) (KeyFunc, error)
 
 // Template is a key template: text with placeholders in braces, such as "order:{path.1:int}". A literal brace is written \{ or \}.
@@ -53,32 +53,32 @@ type PlaceholderFunc func(name string) (KeyFunc, error)
 //	{a:int}      a, if it is a whole number; other kinds are int64, uuid and id
 type Template struct {
 	parts     []part
-	set       *fieldSet // its fields of the body, and those of the rule's other templates
+	set       *fieldSet // the body fields of this template and of the rule's other templates
 	readsBody bool
-	each      int // index of the part that may have several values; -1 for none
+	each      int // the index of the part that may have several values; -1 for none
 	escaped   [256]bool
 }
 
 // part is a piece of a template: literal text, or a placeholder.
 type part struct {
 	literal string
-	name    string     // of the placeholder
-	sources [][]source // its alternatives, each of one or more sources that are taken together
+	name    string     // the name of the placeholder
+	sources [][]source // the alternatives of the placeholder, each with one or more sources whose values are taken together
 }
 
-// source is a possible place of a value.
+// source is one place from which a value can be read.
 type source struct {
-	value KeyFunc // nil for a field of the body
-	field int     // index of that field
-	name  string  // without kind and label
-	kind  string  // that the value must be of, one of fold.Kinds; empty for any
+	value KeyFunc // reads the value; nil for a field of the body
+	field int     // the index of the body field
+	name  string  // the name without kind and label
+	kind  string  // the kind that the value must have, one of fold.Kinds; empty for any
 	is    func(string) bool
-	label string // that the key has before the value
-	exact bool   // the value is taken as it is, and not folded
+	label string // the text that the key has before the value
+	exact bool   // the value isn't folded
 }
 
-// ParseTemplate reads a template. The placeholders that are not fields of the body are compiled by the given function, which
-// is Placeholder for net/http.
+// ParseTemplate parses a template. It calls compile for each placeholder that isn't a field of the body. compile is
+// Placeholder for net/http.
 func ParseTemplate(text string, compile PlaceholderFunc) (*Template, error) {
 	t := &Template{each: -1, set: new(fieldSet)}
 	if err := t.parse(text, compile); err != nil {
@@ -149,7 +149,7 @@ func (t *Template) addPlaceholder(name string, compile PlaceholderFunc) error {
 	return nil
 }
 
-// setEach notes that the next placeholder may have several values.
+// setEach notes that the next placeholder may have several values. It returns an error if there is such a placeholder already.
 func (t *Template) setEach() error {
 	if t.each >= 0 && t.each < len(t.parts) {
 		return errors.New("only one placeholder may have [] or &; name a second key for the others")
@@ -158,7 +158,7 @@ func (t *Template) setEach() error {
 	return nil
 }
 
-// source reads one alternative of a placeholder. It is not new if it was joined to the alternative before it.
+// source parses one alternative of a placeholder. isNew is false if the alternative was joined to the one before it.
 func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s source, isNew bool, err error) {
 	if label, rest, ok := strings.Cut(text, "="); ok && label != "" && strings.Trim(label, labelLetters) == "" {
 		s.label, text = label+string(labelEnd), rest
@@ -206,13 +206,13 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 	return s, true, nil
 }
 
-// inPath and ofClient find placeholders by their names, also those of Caddy.
+// inPath and ofClient match the names of placeholders for the path, and for values that a client chooses, of Caddy as well.
 var (
 	inPath   = regexp.MustCompile(`^(http\.request\.(orig_)?uri\.)?path(\.|$)`)
 	ofClient = regexp.MustCompile(`^(http\.request\.)?(uri\.)?(path|query|header|cookie|body|json|form|payload)\.`)
 )
 
-// WithoutKind returns the placeholders that take any text of a client.
+// WithoutKind returns the placeholders that accept any text that a client sends.
 func (t *Template) WithoutKind() (names []string) {
 	for _, p := range t.parts {
 		for _, s := range slices.Concat(p.sources...) {
@@ -226,10 +226,10 @@ func (t *Template) WithoutKind() (names []string) {
 
 const (
 	labelLetters = "abcdefghijklmnopqrstuvwxyz"
-	labelEnd     = '\x00' // which no value may contain
+	labelEnd     = '\x00' // no value may contain this byte
 )
 
-// cutKind splits {path.1:int} into the name and the kind that it expects. A colon in a name is written \:.
+// cutKind splits {path.1:int} into the name and the required kind. A colon in a name is written \:.
 func cutKind(text string) (name, kind string, err error) {
 	i := strings.LastIndexByte(text, ':')
 	if i > 0 && text[i-1] != '\\' {
@@ -241,8 +241,8 @@ func cutKind(text string) (name, kind string, err error) {
 	return strings.ReplaceAll(text, `\:`, ":"), kind, nil
 }
 
-// addLiteral adds the text before the placeholder next. Between two placeholders it must contain a byte that no value
-// contains, so that it is certain where the first value ends.
+// addLiteral adds the text before the placeholder next. If next isn't the first placeholder, the text must contain a byte that no value
+// contains, so that the end of the value before it is certain.
 func (t *Template) addLiteral(text, next string) error {
 	if len(t.parts) > 0 {
 		separates := false
@@ -262,13 +262,13 @@ func (t *Template) addLiteral(text, next string) error {
 	return nil
 }
 
-// exactKey returns a function that reads the value of a template from parseExact. A single placeholder's value stays as it is; in a longer template
+// exactKey returns a KeyFunc for a template from parseExact. The value of a single placeholder stays as it is; in a longer template
 // the values are escaped, as in keys.
 func (t *Template) exactKey() KeyFunc {
 	if !t.isValue() {
 		return t.Key
 	}
-	return func(r *http.Request) (string, error) { // operators name it as they know it: Bearer abc, and not Bearer%20abc
+	return func(r *http.Request) (string, error) { // operators name a sender as they know it: Bearer abc, and not Bearer%20abc
 		key, err := t.Key(r)
 		if err != nil {
 			return "", err
@@ -277,7 +277,7 @@ func (t *Template) exactKey() KeyFunc {
 	}
 }
 
-// setExact makes the template take values as they are: for values that must not be confused with others, rather than be found in every spelling.
+// setExact turns folding off, for values that must not be confused with other values.
 func (t *Template) setExact() {
 	for _, p := range t.parts {
 		for _, together := range p.sources {
@@ -310,7 +310,7 @@ var ErrMissingKey = fields.ErrMissing
 // ErrAmbiguousKey reports that a request gives a part of its key more than once: the lock could be on one value while the handler reads another.
 var ErrAmbiguousKey = fields.ErrAmbiguous
 
-// KeyError names the part of the key for which a request has no certain value. It shows no value of the request.
+// KeyError names the part of the key for which a request has no certain value. It contains no value from the request.
 type KeyError struct {
 	Placeholder string // without braces
 	Err         error
@@ -318,13 +318,13 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return "key part {" + e.Placeholder + "}: " + e.Err.Error() }
 
-// Unwrap returns ErrMissingKey, ErrAmbiguousKey or what else is wrong.
+// Unwrap returns ErrMissingKey, ErrAmbiguousKey, or the error that says what else is wrong with the value.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// ReadsBody reports whether a key of the template may have a field of the body.
+// ReadsBody reports whether a key of the template may contain a field of the body.
 func (t *Template) ReadsBody() bool { return t.readsBody }
 
-// in returns the body fields of a request for the template.
+// in returns the body fields of a request that the template needs.
 func (t *Template) in(r *http.Request) *bodyFields {
 	if t.readsBody {
 		if b, ok := r.Body.(*body); ok && b.parsed != nil && b.parsed.of == t.set {
@@ -395,7 +395,7 @@ func Placeholder(name string) (KeyFunc, error) {
 		if strings.ContainsAny(arg, ";,=") {
 			return nil, fmt.Errorf("%q is not the name of a cookie, because it would end at a semicolon, comma or equals sign", arg)
 		}
-		name := fields.NameOf(string(fields.AppendUnescaped(nil, []byte(arg)))) // as the names that requests have are read
+		name := fields.NameOf(string(fields.AppendUnescaped(nil, []byte(arg)))) // read the name as the names in requests are read
 		return func(r *http.Request) (string, error) { return cookie(r, arg, name) }, nil
 	}
 	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)
@@ -413,8 +413,8 @@ func single(values []string) (string, error) {
 	return "", ErrAmbiguousKey
 }
 
-// parameter returns the KeyFunc of a parameter of the query. A form in the body must not have another value for it: some
-// readers merge the two.
+// parameter returns the KeyFunc for a parameter of the query. It refuses a request with a form in its body that has a different value for the
+// parameter, because some readers merge the query and the form.
 func parameter(name string) (KeyFunc, error) {
 	f, err := fields.Parse(name)
 	wanted := []fields.Field{f}
@@ -443,8 +443,8 @@ func parameter(name string) (KeyFunc, error) {
 	}, err
 }
 
-// besideQuery returns the values for a reader that merges the query with the body, if some reader takes the body for a form. Rack does so if a POST
-// has no Content-Type, or an empty one.
+// besideQuery returns the values that a reader finds if it merges the query with the body and takes the body for a form. Rack takes the body of a
+// POST for a form if its Content-Type is missing or empty.
 func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return new(fields.Found), nil
@@ -466,7 +466,7 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 	return &fields.Collect(body, wanted)[0], err
 }
 
-// requestedHost returns the host. The header Forwarded must not name a different host, because Rack prefers that.
+// requestedHost returns the host. It refuses a request whose header Forwarded names a different host, because Rack prefers that header.
 func requestedHost(r *http.Request) (string, error) {
 	host := hostname(r.Host)
 	for _, line := range r.Header["Forwarded"] {
@@ -481,21 +481,21 @@ func requestedHost(r *http.Request) (string, error) {
 
 var forwardedHost = regexp.MustCompile(`(?i)host\s*=[\s"]*([^\s",;]*)`)
 
-// encodedWord finds a text of RFC 2047, which CherryPy decodes.
+// encodedWord matches a text of RFC 2047, which CherryPy decodes.
 var encodedWord = regexp.MustCompile(`=\?[^?]*\?[bBqQ]\?.*\?=`)
 
 const errEncodedWord = fold.Error("header has an encoded word of RFC 2047")
 
 func hostname(hostport string) string {
 	host, _, err := net.SplitHostPort(hostport)
-	if err != nil { // no port
+	if err != nil { // there is no port
 		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 	}
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// oneHeader returns the value of a header. A name that some server takes for the same, such as X_Order for X-Order, counts as a second value, even
-// among the trailers, because some servers merge trailers into the headers.
+// oneHeader returns the value of a header. A header that some server takes for the same one, such as X_Order for X-Order, counts as a second value.
+// That includes trailers, because some servers merge trailers into the headers.
 func oneHeader(r *http.Request, name string) (string, error) {
 	if hasOtherHeader(r, name) {
 		return "", ErrAmbiguousKey
@@ -512,8 +512,8 @@ func hasOtherHeader(r *http.Request, name string) bool {
 	return hasHeader(r.Trailer, []string{name})
 }
 
-// cookie reads the header itself: net/http drops cookies that it finds malformed, but an upstream may read them. Some readers find a cookie wherever
-// its name stands before an equals sign, so the name may stand nowhere else. own is the name as such readers see it.
+// cookie reads the header Cookie itself, because net/http drops malformed cookies that an upstream may read. Some readers find a cookie wherever its
+// name stands before an equals sign, so the name may stand nowhere else. own is the name as such readers see it.
 func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
 	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
 		return "", err
@@ -541,7 +541,7 @@ func cookie(r *http.Request, name string, own fields.Name) (value string, err er
 	return value, err
 }
 
-// isCookie reports whether some reader takes the name of a cookie for the wanted one.
+// isCookie reports whether some reader takes the given name for the name of the wanted cookie.
 func isCookie(given string, own fields.Name) (bool, error) {
 	if strings.ContainsFunc(given, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return false, errBadCookie
@@ -554,7 +554,8 @@ func isCookie(given string, own fields.Name) (bool, error) {
 	return false, nil
 }
 
-// isWithin reports whether some reader finds the cookie within another one, behind a space, a comma, or any other character that it takes for an end.
+// isWithin reports whether some reader finds the wanted cookie inside another one: behind a space, a comma, or another character that ends a cookie
+// for that reader.
 func isWithin(pair string, own fields.Name) bool {
 	for rest, found := pair, true; found; {
 		var before string
@@ -566,14 +567,14 @@ func isWithin(pair string, own fields.Name) bool {
 		if len(name) < len(before) && alike(name, own) {
 			return true
 		}
-		if shorter := lastName(name, "-_.%"); len(shorter) < len(name) && alike(shorter, own) { // WebOb begins a name behind brackets, too
+		if shorter := lastName(name, "-_.%"); len(shorter) < len(name) && alike(shorter, own) { // WebOb lets a name begin behind brackets, too
 			return true
 		}
 	}
 	return false
 }
 
-// lastName returns the letters, digits and these signs at the end of a text.
+// lastName returns the end of a text that consists of letters, digits and these signs.
 func lastName(text, signs string) string {
 	i := len(text)
 	for i > 0 && (fold.IsAlphanumeric(text[i-1]) || strings.IndexByte(signs, text[i-1]) >= 0) {
@@ -584,7 +585,7 @@ func lastName(text, signs string) string {
 
 const errBadCookie = fold.Error("cookie can be read in several ways")
 
-// alike is Name.Alike for a name with escapes.
+// alike is Name.Alike for a text with escapes.
 func alike(text string, own fields.Name) bool { return fields.NameOf(unescaped(text)).Alike(own) }
 
 func unescaped(text string) string { return string(fields.AppendUnescaped(nil, []byte(text))) }
@@ -593,19 +594,19 @@ func cookieValue(text string) (string, error) {
 	if err := grammar.CookieValue(text); err != nil {
 		return "", err
 	}
-	value := strings.ReplaceAll(unescaped(text), "+", " ") // node leaves a "+" as it is
+	value := strings.ReplaceAll(unescaped(text), "+", " ") // node keeps the "+"
 	value = strings.TrimFunc(value, func(r rune) bool { return r == '"' || fold.IsBlank(r) })
-	if value == "" && strings.Trim(text, "\"") != "" { // some readers see nothing here, others something
+	if value == "" && strings.Trim(text, "\"") != "" { // some readers see an empty value here, and others a value
 		return "", errBadCookie
 	}
-	// Python undoes the escapes of quotes; Dancer2 splits at the other two; after j: Express reads JSON.
+	// Python resolves backslashes in quotes; Dancer2 splits at ";" and "&"; Express reads JSON after "j:".
 	if strings.ContainsAny(value, `"\;&`) || strings.HasPrefix(value, "j:") {
 		return "", errBadCookie
 	}
 	return value, nil
 }
 
-// Key returns the lock key of a request, for templates that make a single one. The error is a *KeyError.
+// Key returns the lock key of a request, for templates that make only one. The error is a *KeyError.
 func (t *Template) Key(r *http.Request) (string, error) {
 	if t.each >= 0 {
 		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
@@ -613,8 +614,8 @@ func (t *Template) Key(r *http.Request) (string, error) {
 	return t.key(t.in(r))
 }
 
-// Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. JSON that could also be
-// read as a form has the keys of both, because some frameworks ignore the Content-Type. The error is a *KeyError.
+// Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. For JSON that can also be
+// read as a form, it returns the keys of both readings, because some frameworks ignore the Content-Type. The error is a *KeyError.
 func (t *Template) Keys(r *http.Request) ([]string, error) {
 	from := t.in(r)
 	if t.readsBody || t.each >= 0 {
@@ -629,7 +630,7 @@ func (t *Template) Keys(r *http.Request) ([]string, error) {
 
 // key returns the key of a template whose placeholders have one value each.
 func (t *Template) key(from *bodyFields) (string, error) {
-	key, one := make([]byte, 0, maxKey), [1]string{} // neither is allocated
+	key, one := make([]byte, 0, maxKey), [1]string{} // with these sizes neither is allocated on the heap
 	for i := range t.parts {
 		p := &t.parts[i]
 		if p.sources == nil {
@@ -645,7 +646,7 @@ func (t *Template) key(from *bodyFields) (string, error) {
 	return string(key), nil
 }
 
-// all returns the keys of all combinations of the values.
+// all returns the keys for all combinations of the values.
 func (t *Template) all(from *bodyFields) ([]string, error) {
 	keys := [][]byte{nil}
 	for i := range t.parts {
@@ -678,7 +679,7 @@ func (t *Template) all(from *bodyFields) ([]string, error) {
 	return texts, nil
 }
 
-// values returns the folded values of the first alternative that the request has. A single value goes into room.
+// values returns the folded values of the first alternative that the request has. It puts a single value into room, to save an allocation.
 func (p *part) values(from *bodyFields, room []string) (values []string, err error) {
 	var elsewhere []string
 	for _, together := range p.sources {
@@ -694,7 +695,7 @@ func (p *part) values(from *bodyFields, room []string) (values []string, err err
 		}
 	}
 	if elsewhere != nil && (errors.Is(err, ErrMissingKey) || err == nil && !hasAll(unlabeled(values), elsewhere)) {
-		err = ErrAmbiguousKey // on_missing_key must not let it pass without a lock
+		err = ErrAmbiguousKey // otherwise on_missing_key could let the request pass without a lock
 	}
 	if from.asForm != nil {
 		values, err = from.withForm(p, values, err)
@@ -712,8 +713,8 @@ func unlabeled(values []string) (plain []string) {
 	return plain
 }
 
-// together returns the values of all of these sources that the request has. If there are several sources, it leaves out objects
-// and arrays, and elements of a list that lack the field.
+// together returns the values of all these sources that the request has. If there are several sources, it skips objects and arrays, and elements of a
+// list that lack the field.
 func (p *part) together(from *bodyFields, sources []source, room []string) ([]string, error) {
 	if len(sources) == 1 {
 		return p.valuesOf(from, &sources[0], room)
@@ -736,7 +737,7 @@ func (p *part) together(from *bodyFields, sources []source, room []string) ([]st
 	return slices.Compact(all), nil
 }
 
-// valuesOf returns the folded values of one source. Beside an error it returns the values of the elements that have some, if fields.Some allows that.
+// valuesOf returns the folded values of one source. If fields.Some accepts the error, it returns the values that were found as well.
 func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []string, err error) {
 	if s.value == nil {
 		values, err = from.values(*s)
@@ -764,7 +765,7 @@ func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []st
 	return folded, fields.ErrPartly
 }
 
-// fold folds values in place unless they are to be exact, and leaves out values that become empty. It returns an error if a value isn't of the
+// fold folds the values in place, unless they must stay exact, and drops values that become empty. It returns an error if a value isn't of the
 // placeholder's kind.
 func (s *source) fold(values []string) (folded []string, err error) {
 	folded = values[:0]
@@ -787,7 +788,7 @@ func (s *source) fold(values []string) (folded []string, err error) {
 	return folded, nil
 }
 
-// escape appends a value to a key, escaped.
+// escape appends a value to a key in its escaped form.
 func (t *Template) escape(key []byte, value string) []byte {
 	const hex = "0123456789ABCDEF"
 	for _, c := range []byte(value) {
@@ -803,15 +804,15 @@ func (t *Template) escape(key []byte, value string) []byte {
 }
 
 const (
-	maxKeys = fields.MaxValues // of a request
-	maxKey  = 200              // bytes; a longer key is replaced by its hash
+	maxKeys = fields.MaxValues // the most keys of a request
+	maxKey  = 200              // bytes; a longer key is hashed
 )
 
-// errTooManyKeys reports a request that would have to hold too many locks.
+// errTooManyKeys is the error for a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
-// keysFunc derives the lock keys of a request, which holds all of them together; from has the index of each key's template. The caller may change the
-// slices. Its errors are those of a KeyFunc.
+// keysFunc derives the lock keys of a request, which holds all of them together. from has the index of each key's template. The caller may change the
+// slices. Errors are as for a KeyFunc.
 type keysFunc func(*http.Request) (keys []string, from []int, err error)
 
 // Keys makes a KeyFunc usable as a keysFunc.
@@ -844,7 +845,7 @@ func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) 
 	return all, nil
 }
 
-// Global reports whether one of the templates has no placeholder, so that all requests share its lock.
+// Global reports whether one of the templates has no placeholder, so that all requests share the lock on its key.
 func (t templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
 
 // Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.

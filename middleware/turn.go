@@ -17,29 +17,29 @@ import (
 // Turn is one request's hold on its lock, from acquire to release. A handler finds its own with TurnFromContext.
 type Turn struct {
 	Key     string        // the lock key, hashed if the rule demands it; several are separated by spaces; empty if the request has none
-	Rule    string        // the name of the rule
-	Outcome Outcome       // OutcomeAcquired, or why the request is served without a lock
-	Detail  string        // why it has no lock, for clients: which part of the key is missing, for example; never a value, never a master
-	Waited  time.Duration // from the request's arrival until it had its lock
+	Rule    string        // the name of the rule that has the lock
+	Outcome Outcome       // OutcomeAcquired, or the reason why the request is served without a lock
+	Detail  string        // the reason why there is no lock, for clients, such as the missing part of the key; never a value or a master
+	Waited  time.Duration // the time from the request's arrival until it had its lock
 	Lock    *redlock.Lock // nil if the request is served without a lock
 
 	keys        []string
-	concurrency int            // of each key
-	most        map[string]int // of the keys, where the rule has a number for each
+	concurrency int            // how many requests may hold each key
+	most        map[string]int // how many may hold each key, if the rule has a number for each
 	locker      *redlock.Locker
 	fenceHeader string
 	keyHeader   string
-	shown       map[string][]string // in the keyHeader: the values that are locked, by placeholder
-	outer       *Turn               // of the rule around this one
+	shown       map[string][]string // the locked values that the KeyHeader shows, by placeholder
+	outer       *Turn               // the turn of the rule around this one
 
-	claimed  *redlock.Lock // on the delivery; nil for none
+	claimed  *redlock.Lock // the lock on the delivery; nil for none
 	claimKey string
 }
 
 type turnKey struct{}
 
-// TurnFromContext returns the turn in which a request is served, given the request's context. It reports false for a request
-// that did not come through the middleware.
+// TurnFromContext returns the turn of the request to which a context belongs. It reports false if the request didn't come through the
+// middleware.
 func TurnFromContext(ctx context.Context) (Turn, bool) {
 	if turn, ok := ctx.Value(turnKey{}).(*Turn); ok {
 		return *turn, true
@@ -47,8 +47,8 @@ func TurnFromContext(ctx context.Context) (Turn, bool) {
 	return Turn{}, false
 }
 
-// Fence returns the fencing token of the lock, a number that is larger than that of every lock on the key before. It reports
-// false if the request is served without a lock, as with OnNoQuorum or DryRun, so that there is no token.
+// Fence returns the fencing token of the lock, a number that is larger than the token of every earlier lock on the key. It reports
+// false if the request is served without a lock, as with OnNoQuorum or DryRun.
 func (t Turn) Fence() (token uint64, ok bool) {
 	if t.Lock == nil {
 		return 0, false
@@ -56,7 +56,7 @@ func (t Turn) Fence() (token uint64, ok bool) {
 	return t.Lock.Fence(), true
 }
 
-// holder returns the turn around this one that holds a key beside at most this many requests, or nil.
+// holder returns the turn of an outer rule that holds the key, beside at most so many requests, or nil.
 func (t *Turn) holder(key string, most int) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) && outer.mostOf(key) <= most {
@@ -66,7 +66,7 @@ func (t *Turn) holder(key string, most int) *Turn {
 	return nil
 }
 
-// claimer returns the turn around this one that has claimed the same delivery, or nil.
+// claimer returns the turn of an outer rule that has locked the same delivery, or nil.
 func (t *Turn) claimer() *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.claimed != nil && outer.claimed.Err() == nil && outer.locker == t.locker && outer.claimKey == t.claimKey {
@@ -76,7 +76,7 @@ func (t *Turn) claimer() *Turn {
 	return nil
 }
 
-// keysToLock returns the keys that no rule around this one holds for the request. The lock on the others stands for all until these are locked too.
+// keysToLock returns the keys of the request that no rule around this one holds. Until these are locked, the turn has the outer rule's lock.
 func (t *Turn) keysToLock() (keys []string, err error) {
 	if t.outer == nil {
 		return t.keys, nil
@@ -97,7 +97,7 @@ func (t *Turn) setFence(r *http.Request) {
 	r.Header.Set(t.fenceHeader, strconv.FormatUint(t.Lock.Fence(), 10))
 }
 
-// setOuterFence restores the fence of a rule around this one, which was removed along with those that the client sent.
+// setOuterFence sets the header to the fence of a rule around this one. It was removed before, with the headers that the client sent.
 func (t *Turn) setOuterFence(r *http.Request, header string) {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && fold.SameHeader(outer.fenceHeader, header) {
@@ -107,8 +107,8 @@ func (t *Turn) setOuterFence(r *http.Request, header string) {
 	}
 }
 
-// note is the place where a middleware around this one finds the turn of its request.
-type note struct{ turn atomic.Pointer[Turn] } // a handler may outlive its request, as behind http.TimeoutHandler
+// note is where NoteTurn finds the turn of its request.
+type note struct{ turn atomic.Pointer[Turn] } // atomic because a handler may outlive its request, as behind http.TimeoutHandler
 
 type noteKey struct{}
 
@@ -132,15 +132,15 @@ func NoteTurn(ctx context.Context) (context.Context, func() (Turn, bool)) {
 	}
 }
 
-// set notes a turn that has ended, unless an inner rule's turn is noted, which says more.
+// set notes a turn that has ended, unless the turn of an inner rule is noted, which says more.
 func (n *note) set(turn *Turn) {
 	if turn.Outcome != "" && (n.turn.Load() == nil || turn.Now().Outcome == OutcomeLost) {
 		n.turn.Store(turn)
 	}
 }
 
-// Now returns the turn with the present state of its lock: OutcomeLost in place of OutcomeAcquired if the lock was lost, even if only its release has
-// found that, with the reason in Detail.
+// Now returns the turn with the present state of its lock: OutcomeLost in place of OutcomeAcquired if the lock was lost, even if only the release has
+// shown that, with the reason in Detail.
 func (t Turn) Now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
 		if end := t.Lock.End(); end.Lost() || end == redlock.EndClosed {
@@ -150,8 +150,8 @@ func (t Turn) Now() Turn {
 	return t
 }
 
-// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail, as of Now. It leaves out
-// the key, which may be personal data: log Turn.Key yourself if you want it.
+// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail, as Now returns them. It
+// leaves out the key, which may be personal data: log Turn.Key yourself if you want it.
 func (t Turn) LogValue() slog.Value {
 	t = t.Now()
 	attrs := []slog.Attr{slog.String("rule", t.Rule), slog.String("outcome", string(t.Outcome)), slog.Float64("waited", t.Waited.Seconds())}
@@ -167,17 +167,18 @@ func (t Turn) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// uncontended is how long it takes to get a free lock: a request waits only if it hasn't got its lock by then.
+// uncontended is how long it takes at most to get a free lock. A request that hasn't got its lock by then counts as waiting.
 const uncontended = 10 * time.Millisecond
 
-// SlotHeader is the request header with the slot, for the upstream of a rule with Concurrency. Every rule removes such a header from a client.
+// SlotHeader is the request header with the slot, for the upstream of a rule with Concurrency. Every rule removes this header from requests of
+// clients.
 const SlotHeader = "Redlock-Slot"
 
-// errNarrower reports a request that would wait for its own lock.
+// errNarrower is the error for a request that would wait for its own lock.
 var errNarrower = &refusalReason{OutcomeFailed, "a rule around this one has a larger concurrency for the same key"}
 
-// Slot returns which of the rule's slots the request has, from 0 on: no other request with the same key has it at the same time. It
-// reports false under a rule without Concurrency, and for a request without a lock, or with several keys: Lock.SlotOf has those.
+// Slot returns the slot of the request, from 0 on: no other request with the same key has the same slot at the same time. It reports false
+// under a rule without Concurrency, for a request without a lock, and for one with several keys: Lock.SlotOf has their slots.
 func (t Turn) Slot() (slot int, ok bool) {
 	if t.Lock == nil || len(t.keys) != 1 || t.mostOf(t.keys[0]) < 2 {
 		return 0, false
@@ -185,7 +186,7 @@ func (t Turn) Slot() (slot int, ok bool) {
 	return t.Lock.Slot(), true
 }
 
-// showSlot shows the upstream the slot of this rule, or else of one around it.
+// showSlot sets the SlotHeader to the slot of this rule, or of a rule around it.
 func (t *Turn) showSlot(r *http.Request) {
 	for ; t != nil; t = t.outer {
 		if slot, ok := t.Slot(); ok {
@@ -195,7 +196,7 @@ func (t *Turn) showSlot(r *http.Request) {
 	}
 }
 
-// mostOf returns how many requests may hold a key of the turn.
+// mostOf returns how many requests may hold the given key of the turn.
 func (t *Turn) mostOf(key string) int {
 	if n, ok := t.most[key]; ok {
 		return n
@@ -203,7 +204,7 @@ func (t *Turn) mostOf(key string) int {
 	return t.concurrency
 }
 
-// showing returns the rule around this one that shows its key in this header, or nil.
+// showing returns the turn of the outer rule that shows its key in this header, or nil.
 func (t *Turn) showing(header string) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.keyHeader != "" && fold.SameHeader(outer.keyHeader, header) {
@@ -213,7 +214,7 @@ func (t *Turn) showing(header string) *Turn {
 	return nil
 }
 
-// identity joins the log lines about one turn: the fencing token, and the hashes of the locked keys, the delivery's last.
+// identity returns attributes that join the log lines about one turn: the fencing token, and the hashes of the locked keys, the delivery's last.
 func (t *Turn) identity() (attrs []slog.Attr) {
 	var hashes []string
 	for _, key := range t.keys {
