@@ -251,7 +251,7 @@ func foldNumber(text string) (shortest string, isNumber bool) {
 	return text, false
 }
 
-// bases has the prefixes of numbers in other bases. JavaScript, and so the schemas of Fastify, reads the first three wherever it wants a
+// bases has the prefixes of numbers in other bases. JavaScript, as in Fastify's schemas, reads the first three wherever it wants a
 // number. Spring and ASP.NET read the first and the last two.
 var bases = []struct {
 	prefix string
