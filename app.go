@@ -89,13 +89,16 @@ type App struct {
 	// Where the Caddyfile has the settings that can only be checked when the configuration is loaded, for error messages.
 	Source source `json:"source,omitempty"`
 
+	ctx        caddy.Context
 	bodies     *middleware.Budget
 	sealer     *middleware.Sealer // nil if responses are not encrypted
 	hideBudget func()             // from the metrics; nil if it isn't there
 	settings   settings
 	share      *share
 
-	forged map[*caddyhttp.Server]*forgedHeaders // of the servers that have a rule
+	ourHeaders []string                   // that rules set, and no client may
+	strips     map[*caddyhttp.Server]bool // whether they are removed from each request of a server
+	checked    map[*caddyhttp.Server]bool // the servers that may have rules
 }
 
 // UnmarshalJSON reads the settings as a Handler does.
@@ -122,7 +125,8 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // validated, or another part of it refused.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.share = new(share)
-	a.forged = make(map[*caddyhttp.Server]*forgedHeaders)
+	a.strips, a.checked = make(map[*caddyhttp.Server]bool), make(map[*caddyhttp.Server]bool)
+	a.ctx = ctx
 	if err := a.provision(ctx); err != nil {
 		return a.Source.at(err)
 	}
@@ -155,7 +159,10 @@ func (a *App) inMemory() bool {
 
 // Start joins the pool of lockers, unless a request has had the app join: the app http may have begun to serve before. It does not wait
 // for the masters.
-func (a *App) Start() error { return a.share.take(&a.settings) }
+func (a *App) Start() error {
+	a.warnOfForged(a.ctx)
+	return a.share.take(&a.settings)
+}
 
 // join returns the locker for a request, and adds the request to its users. The request must leave. Where the configuration before has other
 // masters, or another prefix, its last requests have ended then.

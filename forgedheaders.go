@@ -12,44 +12,92 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// register has the server of a rule remove the headers that the rule sets from each request, whether a rule takes it or not: an upstream
-// that finds one may rely on it. The first rule of a server has its routes checked as well.
+// register has the headers that a rule sets removed from each request of this Caddy, whether a rule takes it or not: an upstream that finds one
+// may rely on it. The first rule of a server has its routes checked as well.
 func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
+	for _, name := range rule.UpstreamHeaders() {
+		if !slices.ContainsFunc(a.ourHeaders, func(known string) bool { return strings.EqualFold(known, name) }) {
+			a.ourHeaders = append(a.ourHeaders, name)
+		}
+	}
 	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok {
 		return nil
 	}
-	forged := a.forged[server]
-	if forged == nil {
+	if !a.checked[server] {
 		if err := checkServer(ctx, server); err != nil {
 			return err
 		}
-		forged = new(forgedHeaders)
-		if !forged.standBefore(server, server.Routes, isLoading(server.Routes)) {
-			ctx.Logger().Warn("clients can send the headers of the rule to the upstreams of requests that it doesn't take, as its server has rules only for errors: remove them, with request_header",
-				zap.String("rule", rule.Rule().Name), zap.Strings("headers", rule.UpstreamHeaders()))
-		}
-		a.forged[server] = forged
+		a.checked[server] = true
 	}
-	for _, name := range rule.UpstreamHeaders() {
-		if !slices.ContainsFunc(forged.names, func(known string) bool { return strings.EqualFold(known, name) }) {
-			forged.names = append(forged.names, name)
-		}
-	}
+	a.stripAll(ctx, server)
 	return nil
+}
+
+// stripAll has our headers removed from the requests of the server that is being loaded, and of the others as far as that can be.
+func (a *App) stripAll(ctx caddy.Context, loading *caddyhttp.Server) {
+	if !a.strips[loading] {
+		a.strips[loading] = a.newForged().standBefore(loading, loading.Routes, isLoading(loading.Routes))
+	}
+	for _, server := range httpServers(ctx) {
+		if _, known := a.strips[server]; !known {
+			a.strips[server] = a.newForged().standBeforeOther(server)
+		}
+	}
+}
+
+// warnOfForged names the servers whose clients can send our headers to upstreams.
+func (a *App) warnOfForged(ctx caddy.Context) {
+	if len(a.ourHeaders) == 0 {
+		return
+	}
+	for name, server := range httpServers(ctx) {
+		if a.strips[server] {
+			continue
+		}
+		if acting, _ := (walk{server: server}).acting(server.Routes, progress{}); acting != "" {
+			ctx.Logger().Warn("clients can send the headers of rules to the upstreams of a server: put redlock_require into it, or remove them with request_header",
+				zap.String("server", name), zap.Strings("listen", server.Listen), zap.Strings("headers", a.ourHeaders))
+		}
+	}
+}
+
+// httpServers returns the servers of a configuration, of which some may not be loaded yet.
+func httpServers(ctx caddy.Context) map[string]*caddyhttp.Server {
+	app, err := ctx.AppIfConfigured("http")
+	if err != nil {
+		return nil
+	}
+	return app.(*caddyhttp.App).Servers
 }
 
 // forgedHeaders removes headers that a client must not set. It is a matcher, as the first matcher of a server is the one place that each
 // of its requests comes through: a rule is loaded amid the handlers of its server, or after them, when they can't be changed any more.
 type forgedHeaders struct {
-	names []string
+	names *[]string              // of all rules; it grows until the configuration is loaded
 	sets  *caddyhttp.MatcherSets // to which it was added as a set of its own; nil if it is in another one
 }
 
+func (a *App) newForged() *forgedHeaders { return &forgedHeaders{names: &a.ourHeaders} }
+
 // MatchWithError removes the headers. It decides nothing: in a set of its own it only matches where there is no other set.
 func (f *forgedHeaders) MatchWithError(r *http.Request) (bool, error) {
-	middleware.StripHeaders(r, f.names...)
+	middleware.StripHeaders(r, *f.names...)
 	return f.sets == nil || len(*f.sets) == 1, nil
+}
+
+// standBeforeOther is standBefore for a server that may be loaded already, or later, in the random order of a map. It makes no difference of
+// that: a server without hosts whose first handler is no block of routes is left as it is.
+func (f *forgedHeaders) standBeforeOther(server *caddyhttp.Server) bool {
+	if len(server.Routes) == 0 {
+		return true
+	}
+	if first := server.Routes[0]; len(first.MatcherSets) == 0 {
+		if nodes := nodesOf(first); len(nodes) == 0 || nodes[0].Handler != "subroute" && nodes[0].Handler != "invoke" {
+			return false
+		}
+	}
+	return f.standBefore(server, server.Routes[:1], isLoading(server.Routes))
 }
 
 // standBefore has the headers removed before any of these routes sees a request. Those that are compiled have copies of their matchers,

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -35,15 +37,15 @@ func TestForgedHeaders(t *testing.T) {
 	const rules = "redlock /orders/* order:{path.1} {\nkey_header Redlock-Key\n}\nredlock /carts/* cart:{path.1} {\nfence_header X-Fence\n}\n"
 	proxy := "reverse_proxy " + backend.Listener.Addr().String() + "\n"
 	for name, config := range map[string]string{ // SITE is the only one that gets requests
-		"on top":                        "SITE {\n" + rules + proxy + "}",
-		"behind a handler":              "SITE {\nencode gzip\n" + rules + proxy + "}",
-		"behind a proxy":                "SITE {\nreverse_proxy /login " + backend.Listener.Addr().String() + "\nroute {\n" + rules + proxy + "}\n}",
-		"in a handle":                   "SITE {\nhandle /login {\n" + proxy + "}\nhandle {\n" + rules + proxy + "}\n}",
-		"named":                         "&(shop) {\n" + rules + proxy + "}\nSITE {\ninvoke shop\n}",
-		"named, behind a proxy":         "&(shop) {\n" + rules + proxy + "}\nSITE {\nroute {\nreverse_proxy /login " + backend.Listener.Addr().String() + "\ninvoke shop\n}\n}",
-		"named, behind a handler":       "&(shop) {\n" + rules + proxy + "}\n&(other) {\ninvoke shop\n}\nSITE {\nencode gzip\ninvoke other\n}",
-		"named, of some":                "&(shop) {\n" + rules + proxy + "}\nSITE {\ninvoke /orders/* shop\ninvoke /carts/* shop\n" + proxy + "}",
-		"at another site of the server": "http://other.example:PORT {\n" + rules + proxy + "}\nSITE {\n" + rules + proxy + "}",
+		"on top":                  "SITE {\n" + rules + proxy + "}",
+		"behind a handler":        "SITE {\nencode gzip\n" + rules + proxy + "}",
+		"behind a proxy":          "SITE {\nreverse_proxy /login " + backend.Listener.Addr().String() + "\nroute {\n" + rules + proxy + "}\n}",
+		"in a handle":             "SITE {\nhandle /login {\n" + proxy + "}\nhandle {\n" + rules + proxy + "}\n}",
+		"named":                   "&(shop) {\n" + rules + proxy + "}\nSITE {\ninvoke shop\n}",
+		"named, behind a proxy":   "&(shop) {\n" + rules + proxy + "}\nSITE {\nroute {\nreverse_proxy /login " + backend.Listener.Addr().String() + "\ninvoke shop\n}\n}",
+		"named, behind a handler": "&(shop) {\n" + rules + proxy + "}\n&(other) {\ninvoke shop\n}\nSITE {\nencode gzip\ninvoke other\n}",
+		"named, of some":          "&(shop) {\n" + rules + proxy + "}\nSITE {\ninvoke /orders/* shop\ninvoke /carts/* shop\n" + proxy + "}",
+		"at another site, too":    "http://other.example:PORT {\n" + rules + proxy + "}\nSITE {\n" + rules + proxy + "}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := runForged(t, config)
@@ -58,6 +60,31 @@ func TestForgedHeaders(t *testing.T) {
 			}
 		})
 	}
+	for name, config := range map[string]string{ // rules are at another port alone
+		"with a host":  "http://shop.example:PORT {\n" + proxy + "}",
+		"with a path":  "SITE {\nreverse_proxy /none 127.0.0.1:1\n" + proxy + "}",
+		"with a block": "SITE {\nroute {\n" + proxy + "}\n}",
+		"invoked":      "&(app) {\n" + proxy + "}\nSITE {\ninvoke app\n}",
+	} {
+		t.Run("other port "+name, func(t *testing.T) {
+			for range 4 { // Caddy loads servers in a random order
+				address := runForged(t, "http://127.0.0.1:OTHER {\n"+rules+proxy+"}\n"+config)
+				if a := sendForged(t, address, "/login"); a.StatusCode != http.StatusOK || a.Header["Forged"] != nil {
+					t.Fatalf("status %d; forged %v has come through", a.StatusCode, a.Header["Forged"])
+				}
+			}
+		})
+	}
+	t.Run("other port as it is", func(t *testing.T) {
+		for range 4 {
+			log := filepath.Join(t.TempDir(), "log")
+			runForged(t, "http://127.0.0.1:OTHER {\n"+rules+proxy+"}\nSITE {\n"+proxy+"}\nhttp://127.0.0.1:NONE {\nrespond ok\n}", "log {\noutput file "+log+"\n}\n")
+			text, err := os.ReadFile(log)
+			if err != nil || strings.Count(string(text), "clients can send the headers of rules") != 1 {
+				t.Fatalf("%v; want one warning, of the server with the proxy:\n%s", err, text)
+			}
+		}
+	})
 	t.Run("without a rule", func(t *testing.T) {
 		a := sendForged(t, runForged(t, "SITE {\n"+proxy+"}"), "/")
 		if names := a.Header["Forged"]; !slices.Contains(names, "Fencing-Token") || a.Header.Get("Kept") != "1" {
@@ -66,11 +93,11 @@ func TestForgedHeaders(t *testing.T) {
 	})
 }
 
-func runForged(t *testing.T, config string) (address string) {
+func runForged(t *testing.T, config string, options ...string) (address string) {
 	t.Helper()
 	port := fmt.Sprint(redistest.FreePort(t))
-	config = strings.NewReplacer("SITE", "http://:"+port, "PORT", port).Replace(config)
-	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nadmin off\ndefault_bind 127.0.0.1\npersist_config off\nstorage_clean_interval off\nservers {\nexpected_underscore_headers Redlock_Slot\n}\n}\n"+config), nil)
+	config = strings.NewReplacer("SITE", "http://:"+port, "PORT", port, "OTHER", fmt.Sprint(redistest.FreePort(t)), "NONE", fmt.Sprint(redistest.FreePort(t))).Replace(config)
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nadmin off\ndefault_bind 127.0.0.1\npersist_config off\nstorage_clean_interval off\nservers {\nexpected_underscore_headers Redlock_Slot\n}\n"+strings.Join(options, "")+"}\n"+config), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
