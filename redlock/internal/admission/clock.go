@@ -8,31 +8,31 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Clock follows the clock of one master by the TIME that its replies carry.
+// Clock follows the clock of one master: each reply of the master has the result of TIME.
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks       // the clocks of all masters
-	zero       time.Time     // a time on our monotonic clock before all others, so that its times fit into integers
-	of         *Clock        // for a node, the clock of its Redis Cluster, which is never known itself; nil for a master
+	zero       time.Time     // earlier than all times on our monotonic clock that are counted from it, so that they fit into integers
+	of         *Clock        // for a node, the Clock of its Redis Cluster, which never gets a reading of its own; nil for a master
 
-	known  atomic.Bool  // it has been read
+	known  atomic.Bool  // the master's clock has been read
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since zero; 0 if at once
-	mark   atomic.Int64 // the latest time that it has shown while it was right, in microseconds
+	mark   atomic.Int64 // the latest time that the master's clock has shown while it was right, in microseconds
 
-	// How far the master's clock was ahead of ours, since zero, when it was last read: between low and high. Writers hold mu. Readers don't: seen is
-	// written last and must be read first.
+	// When the clock was last read, and the bounds of how far the master's clock was ahead of ours then, counted from zero. Writers hold mu. Readers
+	// don't: seen is written last and must be read first.
 	mu              sync.Mutex
 	low, high, seen atomic.Int64
 }
 
-// greeted takes the time that a server reports in its greeting.
+// greeted reads the time in a server's greeting.
 func (c *Clock) greeted(s protocol.Server) {
 	if s.Time > 0 {
 		c.Observe(s.Time, s.Sent, s.Received)
 	}
 }
 
-// forget starts over, because another server's clock follows.
+// forget drops all readings, because the clock of another server follows.
 func (c *Clock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,12 +49,12 @@ func (c *Clock) LastSeen() time.Time {
 	return c.zero.Add(time.Duration(c.seen.Load()))
 }
 
-// clockWindow is how long one reading of a master's clock stays the reference for later ones. If every reply became the reference, each would add the
-// tolerance for drift once more, and a busy Locker would never notice a clock that runs too fast.
+// clockWindow is how long one reading of a master's clock is compared with later ones. If every reply were compared with the one before it, each
+// would add the tolerance for drift once more, and a busy Locker would never notice a clock that runs too fast.
 const clockWindow = time.Second
 
-// Observe takes the master's time, read between sent and received on our monotonic clock. If it lies outside the known bounds and the drift since,
-// the clock has jumped, and leases on the master may end early: the master is excluded until all of them have ended.
+// Observe reads the master's time us, which the master has read between sent and received on our monotonic clock. If the time is outside the bounds
+// and the drift since then, the clock has jumped, and leases on the master may end early. So the master is excluded until all of them have ended.
 func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,8 +63,8 @@ func (c *Clock) Observe(us int64, sent, received time.Time) {
 	if c.known.Load() {
 		seen, least, most := time.Duration(c.seen.Load()), time.Duration(c.low.Load()), time.Duration(c.high.Load())
 		allowed := tolerance(now - seen)
-		switch { // a slow reply has wide bounds: narrower ones from before still hold
-		case low > most+allowed || high < least-allowed: // it jumped
+		switch { // after a slow reply the bounds are wide, so narrower bounds from before stay
+		case low > most+allowed || high < least-allowed: // the clock jumped
 			c.resume.Store(int64(now + c.quarantine))
 		case now-seen < clockWindow:
 			low, high, now = max(least, low-allowed), min(most, high+allowed), seen
@@ -78,14 +78,15 @@ func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.known.Store(true)
 }
 
-// tolerance returns how far a clock may have drifted since it was last read without a jump. An idle connection is probed every ProbeGap, so more than
-// twice that passes only while it is broken. For the rest of that time, a clock that isn't set drifts far less than drift allows.
+// tolerance returns how far a clock may have drifted in this time, so that it counts as having jumped only beyond that. An idle connection is probed
+// every ProbeGap, so a silence of more than twice that means a broken connection. In the rest of such a silence, a clock that nobody sets drifts far
+// less than Drift allows.
 func tolerance(elapsed time.Duration) time.Duration {
 	return Drift(min(elapsed, 2*ProbeGap)) + elapsed/10000
 }
 
-// Earliest returns the earliest time, in microseconds, that the master's clock may show at t of ours, or 0 if the
-// clock isn't known.
+// Earliest returns the earliest time, in microseconds, that the master's clock may show at the time t of our clock, or 0 if the
+// master's clock isn't known.
 func (c *Clock) Earliest(t time.Time) int64 {
 	if !c.known.Load() {
 		return 0

@@ -14,7 +14,7 @@ type clocks struct {
 	maxSkew time.Duration
 	all     []*Clock
 	began   time.Time
-	refused func() error             // returns why no master's vote counts now, whatever its clock
+	refused func() error             // returns the reason if no master's vote counts now, whatever its clock
 	nodes   atomic.Pointer[[]*Clock] // the clocks of the nodes of Redis Clusters
 }
 
@@ -30,10 +30,10 @@ func newClocks(n int, s Settings) *clocks {
 	return cs
 }
 
-// clockGrace is how long the check waits until all clocks are known: if two differ, it can't tell which one is wrong.
+// clockGrace is how long the check waits until all clocks are known. Before that, if two clocks differ, it can't tell which one is wrong.
 const clockGrace = 2 * time.Second
 
-// SetBackTolerance is how far a clock may be set back without consequences: fences are remembered for longer.
+// SetBackTolerance is how far a clock may be set back without consequences, because masters remember fences for longer than that.
 const SetBackTolerance = time.Second
 
 var (
@@ -42,7 +42,7 @@ var (
 	ErrClockBack = errors.New("its clock was set back, and fencing tokens would go back with it")
 )
 
-// Fault returns why a master's clock excludes it from the quorum, or nil.
+// Fault returns the reason why a master's clock excludes the master from the quorum, or nil.
 func (c *Clock) Fault(now time.Time) error {
 	if err := c.peers.refused(); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *Clock) Fault(now time.Time) error {
 	return c.Quarantined(now)
 }
 
-// Quarantined returns why an earlier fault of its clock excludes a master, or nil.
+// Quarantined returns the reason why an earlier fault of the clock still excludes its master, or nil.
 func (c *Clock) Quarantined(now time.Time) error {
 	if back := c.setBackBy(now); back > 0 {
 		return fmt.Errorf("%w: excluded for another %v, until it shows again what it showed before", ErrClockBack, back.Round(time.Millisecond))
@@ -66,8 +66,8 @@ func (c *Clock) Quarantined(now time.Time) error {
 	return nil
 }
 
-// setBackBy returns how long it takes until the clock shows again the latest time that it has shown, or 0 if it does now. A late reply to an old
-// command must not count as set back, so the later of now and the last reading counts.
+// setBackBy returns how long it takes until the clock shows the mark, its latest time, again; 0 if it is past the mark. It judges the clock at now or
+// at its last reading, whichever is later, because a late reply to an old command must not make the clock look set back.
 func (c *Clock) setBackBy(now time.Time) time.Duration {
 	if seen := c.zero.Add(time.Duration(c.seen.Load())); now.Before(seen) {
 		now = seen
@@ -88,23 +88,23 @@ func (c *Clock) Confirmed(now time.Time) (us int64) {
 	return us
 }
 
-// RaiseMark takes a time, in microseconds, that the clock has shown while it was right.
+// RaiseMark raises the mark to a time, in microseconds, that the clock has shown while it was right.
 func (c *Clock) RaiseMark(us int64) {
 	for mark := c.mark.Load(); us > mark && !c.mark.CompareAndSwap(mark, us); mark = c.mark.Load() {
 	}
 }
 
-// Shows returns what the clock shows at a time of ours, since 1970, and whether that is known.
+// Shows returns the time that the clock shows at now of our clock, since 1970, and whether that is known.
 func (c *Clock) Shows(now time.Time) (clock time.Duration, known bool) {
 	return now.Sub(c.zero) + c.ahead(), c.known.Load()
 }
 
-// ahead returns how far a clock that is known is ahead of ours since zero: the middle of the bounds.
+// ahead returns how far a known clock is ahead of ours, counted from zero: the middle of the bounds.
 func (c *Clock) ahead() time.Duration {
 	return time.Duration(c.low.Load()/2 + c.high.Load()/2)
 }
 
-// Offset returns how far the clock is ahead of our wall clock, which may be set at any time; 0 if it isn't known.
+// Offset returns how far the clock is ahead of our wall clock, which may be set at any time; 0 if the clock isn't known.
 func (c *Clock) Offset(now time.Time) time.Duration {
 	if !c.known.Load() {
 		return 0
@@ -112,8 +112,8 @@ func (c *Clock) Offset(now time.Time) time.Duration {
 	return now.Sub(c.zero) + c.ahead() - time.Duration(now.UnixNano())
 }
 
-// check returns what is wrong with a known clock: it must be within half of the max skew from the median of all known clocks, so that no two are
-// further apart. The median is right as long as a majority is.
+// check returns an error if a known clock is further than half of the max skew from the median of all known clocks. So no two accepted clocks are
+// further apart than the max skew. The median is right as long as a majority of the clocks is.
 func (cs *clocks) check(c *Clock) error {
 	var room [8]time.Duration
 	known := room[:0]
@@ -127,16 +127,16 @@ func (cs *clocks) check(c *Clock) error {
 	}
 	slices.Sort(known)
 	n := len(known)
-	// With no other clock to compare, the clock of a node that has just left its cluster, or of a server that was just replaced, isn't wrong.
+	// Without another clock to compare, don't call the clock of a node wrong that has just left its cluster, or of a server that was just replaced.
 	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
 		return nil
 	}
 	middle := known[(n-1)/2]/2 + known[n/2]/2
-	ahead := c.ahead() // read once, as it may change meanwhile
+	ahead := c.ahead() // read it once, because it may change meanwhile
 	off := ahead - middle
 	if off.Abs() <= cs.maxSkew/2 || cs.maxSkew == 0 {
 		if n > len(cs.all)/2 {
-			// Only the lower bound is certain: the middle may be too late, by half a round trip.
+			// Only the lower bound is certain: the middle may be half a round trip too late.
 			c.RaiseMark(time.Duration(c.low.Load() + c.seen.Load()).Microseconds())
 		}
 		return nil

@@ -1,4 +1,4 @@
-// Package admission decides which servers may vote: those that are independent, can have forgotten no lock, and whose clocks are right.
+// Package admission decides which servers may vote: only independent servers that can't have forgotten a lock, and whose clocks are right.
 package admission
 
 import (
@@ -13,13 +13,13 @@ import (
 )
 
 // Seats decide which servers may vote: only their grants and renewals count towards the quorum. The masters of a Locker must be independent: one
-// server under two names would vote twice, and a replica only repeats what its master says. A server that may lack valid locks must not vote until
-// these have ended: it has restarted, or it has taken over the address of another server.
+// server under two names would vote twice, and a replica only repeats what its master says. A server that may lack valid locks, because it has
+// restarted or has taken over the address of another server, must not vote until these locks have ended.
 type Seats struct {
 	Settings
 	clocks *clocks
 	mu     sync.Mutex
-	added  int // masters; the nodes of Redis Clusters come on top of them
+	added  int // how many masters were added, without the nodes of Redis Clusters
 	all    []*Seat
 }
 
@@ -27,11 +27,11 @@ type Seats struct {
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Guard   time.Duration // how long a server that has just started has no vote; 0 for off
-	MaxSkew time.Duration // how far the masters' clocks may differ; 0 for any
+	MaxSkew time.Duration // how far the masters' clocks may be apart; 0 for no limit
 	Logger  *slog.Logger
-	Young   time.Duration // how long a server may have lost its data before processes that knew it notice
-	Key     string        // under which masters keep what processes tell; empty if processes tell nothing
-	Refused func() error  // returns why no master's vote counts now, whatever it says, or nil; may be nil
+	Young   time.Duration // how long it may take until the other processes notice that a server has lost its data
+	Key     string        // the key under which masters keep the beats of processes; empty if there are no beats
+	Refused func() error  // returns the reason if no master's vote counts now, whatever it says; nil, or a nil error, if there is none
 }
 
 // Covers returns the longest max TTL of other processes for which the guards are long enough.
@@ -48,29 +48,29 @@ type Seat struct {
 	master protocol.Master
 	Clock  *Clock
 
-	server    protocol.Server // the one reached last, as it describes itself
+	server    protocol.Server // the description of the server that was reached last
 	runID     string          // the run, from start to end, of the server reached last; empty before the first
-	votingRun string          // the run that votes for this master now, over an open connection; it can't vote for another master
-	met       string          // the run that has voted for this master: a beat shows if it loses data from then on
-	doubted   doubt           // the last one
-	until     time.Time       // no vote before
-	why       error           // the reason: ErrRestarted or ErrReplaced
-	policy    string          // its maxmemory-policy when it was seen last; empty before the first
-	useless   bool            // no connection can be made with the certificate that it shows
-	cluster   *Seat           // the seat of the Redis Cluster whose node this is; nil for a single server
+	votingRun string          // the run that votes for this master now, over an open connection; no other master can have its vote
+	met       string          // the run that has voted for this master: if it loses data from then on, the beats show it
+	doubted   doubt           // the last reason for a wait
+	until     time.Time       // the server has no vote before this time
+	why       error           // the reason for until: ErrRestarted or ErrReplaced
+	policy    string          // the server's last known maxmemory-policy; empty before it was reached
+	useless   bool            // no connection can be made with the server's certificate
+	cluster   *Seat           // for a node, the seat of its Redis Cluster; nil for a master
 
 	OnReached  func(protocol.Server) // called with each server that is reached
 	OnAdmitted func(protocol.Server) // called with each server that may vote, before it does
-	OnServing  func()                // called once commands can be sent to it
+	OnServing  func()                // called when commands can be sent to the server
 }
 
-// doubt is why a server had to wait when it was met for the first time. It waits once for each reason.
+// doubt is the reason for which a server had to wait when it was first met. A server waits only once for the same reason.
 type doubt struct {
 	run  string
-	born int64 // since when it has remembered, after the loss; 0 if no loss was known
+	born int64 // since when the server remembers, if it has lost its data; 0 if no loss was known
 }
 
-// KeyOfBeats is the key under which the server keeps what processes tell. In a Redis Cluster, another node than a lock's may have it.
+// KeyOfBeats is the key under which the server keeps the beats of processes. In a Redis Cluster, this key and a lock can be on different nodes.
 func (s *Seat) KeyOfBeats() string {
 	if s.cluster != nil {
 		return ""
@@ -80,7 +80,7 @@ func (s *Seat) KeyOfBeats() string {
 
 // Add makes the seat of the next master.
 func (a *Seats) Add(m protocol.Master) *Seat {
-	a.mu.Lock() // the masters before it connect already
+	a.mu.Lock() // the masters added before are already connecting
 	defer a.mu.Unlock()
 	a.added++
 	return a.seat(m, a.clocks.all[a.added-1])
@@ -109,25 +109,25 @@ func (s *Seat) Drop() {
 	s.all = slices.DeleteFunc(s.all, func(other *Seat) bool { return other == s })
 }
 
-// quarantine returns how long a server that may have forgotten locks is excluded. It starts when that was noticed, so it must cover the longest lease
-// of any process.
+// quarantine returns for how long a server is excluded that may have forgotten locks. It begins when that is noticed, so it must be as long as the
+// longest lease of any process.
 func (a *Seats) quarantine() time.Duration { return max(a.Guard, a.Covers()+Drift(a.MaxTTL)) }
 
-// Disconnected notes that the master has no connection any more. Another server may take its place.
+// Disconnected notes that the master has no connection any more, so that a different server may answer next.
 func (s *Seat) Disconnected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.votingRun = ""
 }
 
-// VotesAs returns the run that votes for the master now; "" if none does, or if the server doesn't report it.
+// VotesAs returns the run that votes for the master now, or "" if none does, or if the server doesn't report its run.
 func (s *Seat) VotesAs() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.votingRun
 }
 
-// Admit returns nil if the server that was just reached may vote, otherwise the reason.
+// Admit returns nil if the server that was just reached may vote, and otherwise the reason why not.
 func (s *Seat) Admit(reached protocol.Server) error {
 	s.OnReached(reached)
 	err := s.check(reached)
@@ -137,8 +137,8 @@ func (s *Seat) Admit(reached protocol.Server) error {
 	return err
 }
 
-// DataLost excludes a server that may have forgotten its locks although its run and the connection are the same: it has become a replica, which may
-// be promoted again, or has lost its data.
+// DataLost excludes a server that may have forgotten its locks although its run and its connection are the same: it has lost its data, or has become
+// a replica, which may be promoted again.
 func (s *Seat) DataLost(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *Seat) exclude(at time.Time) {
 	s.until, s.why = at.Add(s.quarantine()), ErrReplaced
 }
 
-// LostUntil returns until when the server is excluded because it may have lost its data, or zero.
+// LostUntil returns the time until which the server is excluded because it may have lost its data, or the zero time.
 func (s *Seat) LostUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,14 +161,14 @@ func (s *Seat) LostUntil() time.Time {
 	return s.until
 }
 
-// LastReached returns what the last server has said about itself.
+// LastReached returns the description of the server that was reached last.
 func (s *Seat) LastReached() protocol.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.server
 }
 
-// HasMemory notes what the server says of its memory now.
+// HasMemory notes the server's present description of its memory.
 func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.seePolicy(memory)
 }
 
-// HasCertificate notes until when the server's present certificate is valid, or why no connection can be made with it.
+// HasCertificate notes the time until which the server's present certificate is valid, or the reason why no connection can be made with it.
 func (s *Seat) HasCertificate(until time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *Seat) check(reached protocol.Server) error {
 	case reached.Replica() && s.cluster != nil:
 		return noVoteError("it has become a replica: the cluster will be asked which node has its keys")
 	case reached.Replica():
-		// If it is promoted later, it may lack locks that its master has granted.
+		// If this replica is promoted later, it may lack locks that its master has granted.
 		s.runID = reached.RunID
 		s.exclude(reached.Received)
 		return noVoteError(name + " is a replica; name its master or an independent server instead")
@@ -217,17 +217,17 @@ func (s *Seat) check(reached protocol.Server) error {
 	case reached.RunID == "":
 		s.Logger.Warn("master does not report its run ID, so one server listed under two names would vote twice undetected: grant this user INFO", "master", name)
 		s.until, s.why = s.firstSeen(reached), ErrRestarted
-	default: // whether another node of a cluster had the keys before, the cluster knows: see assign
+	default: // the Cluster knows whether a different node had the keys before: see assign
 		if s.runID != reached.RunID {
 			s.changed(reached)
 		}
 		if s.votingRun != "" && s.votingRun != reached.RunID {
-			// This is a second connection; over the first, the former run may still grant locks.
+			// This is a second connection; over the first, the earlier run may still grant locks.
 			s.exclude(reached.Received)
 		}
 	}
 	if other := s.otherSeat(reached.RunID); other != nil {
-		s.exclude(reached.Received) // it may have granted locks for the other master
+		s.exclude(reached.Received) // the server may have granted locks for the other master
 		return noVoteError(fmt.Sprintf("%s is the same server as %s: list each server once", name, other.master))
 	}
 	if s.met != reached.RunID {
@@ -242,7 +242,7 @@ func (s *Seat) check(reached protocol.Server) error {
 	return nil
 }
 
-// seePolicy logs what the server does when its memory is full, if that has changed. Callers hold mu.
+// seePolicy logs the server's maxmemory-policy if it has changed. Callers hold mu.
 func (s *Seat) seePolicy(memory protocol.Memory) {
 	switch {
 	case memory.Policy == "" || memory.Policy == s.policy:
@@ -255,11 +255,11 @@ func (s *Seat) seePolicy(memory protocol.Memory) {
 	s.policy = memory.Policy
 }
 
-// changed handles a run that this master hasn't reached before. It uses our own clock: the server's clock may be set at any time, which changes its
-// uptime too.
+// changed handles a run that this master hasn't reached before. It uses our own clock, because whoever sets the server's clock changes the server's
+// uptime as well.
 //
-// From the moment at which the new run was reached, the former one grants nothing to us. But nobody knows when it ended: it may have answered other
-// processes until just now. So the new run is excluded, from now on, for as long as any lock of the former one can last.
+// Since the new run was reached, the former one grants nothing to us. But nobody knows when the former one ended: it may have answered other
+// processes until just now. So the new run is excluded, from now on, for as long as any lock of the former run can last.
 func (s *Seat) changed(reached protocol.Server) {
 	former := s.runID
 	known := former != ""
@@ -280,7 +280,7 @@ func (s *Seat) changed(reached protocol.Server) {
 	s.Clock.forget()
 }
 
-// meet makes a server wait that is met for the first time, if it has lost its data, or may have. Callers hold mu.
+// meet makes a server that is met for the first time wait, if it has lost its data or may have lost it. Callers hold mu.
 func (s *Seat) meet(reached protocol.Server) {
 	rest, lost := reached.Doubt(min(s.Young, s.Guard), s.quarantine())
 	now, why := doubt{run: reached.RunID}, ErrYoung
@@ -296,17 +296,17 @@ func (s *Seat) meet(reached protocol.Server) {
 	}
 }
 
-// firstSeen returns when a server may vote that only its own word is known about. If its clock was set since it started, its uptime is wrong by as
-// much. It never waits longer than the guard.
+// firstSeen returns when a server may vote about which only its own uptime is known. If the server's clock was set since it started, the uptime is
+// wrong by as much. The server never waits longer than the guard.
 func (s *Seat) firstSeen(reached protocol.Server) time.Time {
 	uptime := min(max(reached.Uptime, 0), s.Guard)
 	if started := time.UnixMicro(reached.Time).Add(-reached.Uptime); reached.Time > 0 && started.Year() < 1980 {
-		uptime = 0 // no real-time clock: it started in 1970, and the uptime includes the jump to the present
+		uptime = 0 // without a real-time clock the server started in 1970, and its uptime includes the jump to the present
 	}
 	return reached.Received.Add(s.Guard - uptime)
 }
 
-// otherSeat returns the other master for which the same server votes already, or nil.
+// otherSeat returns the other master for which this run votes already, or nil.
 func (s *Seat) otherSeat(runID string) *Seat {
 	for _, other := range s.all {
 		if other != s && runID != "" && other.votingRun == runID && (s.cluster == nil || other.cluster != s.cluster) {
@@ -316,14 +316,14 @@ func (s *Seat) otherSeat(runID string) *Seat {
 	return nil
 }
 
-// The reasons why a server that may lack valid locks has no vote; package redlock says what they mean.
+// The reasons why a server has no vote that may lack valid locks; package redlock explains them.
 var (
 	ErrRestarted = errors.New("redlock: master has restarted")
 	ErrYoung     = protocol.Mark(errors.New("redlock: master remembers no process for long, so it is new, or has just lost its data"), ErrRestarted)
 	ErrReplaced  = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
 )
 
-// ForgetRun makes the next server count as the first one: tests must find this mistake.
+// ForgetRun makes the next server count as the first one. It is a mistake on purpose, which tests must find.
 func (s *Seat) ForgetRun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

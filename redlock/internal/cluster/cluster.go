@@ -1,4 +1,4 @@
-// Package cluster makes one master of a Redis Cluster.
+// Package cluster makes a Redis Cluster one master.
 package cluster
 
 import (
@@ -17,12 +17,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// Cluster has a stream for each node of a Redis Cluster. To the Locker the whole cluster is one master: a command goes to the node that has the key
-// or, while that node isn't known, to the front, which is the stream embedded here. So a node that hangs or is down affects its own keys only. All
-// these streams share one mu, which guards the places of the keys, too.
+// Cluster has a stream for each node of a Redis Cluster. For the Locker the whole cluster is one master: a command goes to the node that has its key.
+// While that node isn't known, the command goes to the front, which is the stream embedded here. So a node that hangs or is down affects only its own
+// keys. All these streams share the mutex mu, which also guards the places of the keys.
 //
-// Redis Cluster replicates asynchronously: a replica that is promoted may lack its master's latest locks. So it grants no lock until all locks of its
-// master have ended. It does renew the locks that it has.
+// Redis Cluster replicates asynchronously, so a promoted replica may lack the latest locks of its former master. It grants no lock until all locks of
+// that master have ended, but renews the locks that it has.
 type Cluster struct {
 	*link.Stream
 	master *Master
@@ -30,34 +30,34 @@ type Cluster struct {
 
 	asked   chan struct{} // signals that the nodes should be looked up again
 	known   chan struct{} // closed after the first lookup
-	failed  chan error    // why a lookup failed
+	failed  chan error    // gets the error of a lookup
 	ended   chan struct{} // closed when run returns
 	cancel  func()
-	running sync.WaitGroup // of nodes that end, and lookups
+	running sync.WaitGroup // nodes whose streams are ending, and lookups that are under way
 	nodes   atomic.Pointer[[]*node]
 
 	mu      sync.Mutex // the mutex of all streams
 	closing bool
 	byAddr  map[string]*node
-	owners  map[*link.Stream]bool // the streams with slots at the last lookup
+	owners  map[*link.Stream]bool // the streams that had hash slots at the last lookup
 	slots   *[redis.Slots]hashSlot
-	epoch   int64     // of the topology
-	applied time.Time // when a node last confirmed it
+	epoch   int64     // the epoch of the known topology
+	applied time.Time // when a node last confirmed the known topology
 }
 
-// hashSlot is the place of the keys of one hash slot.
+// hashSlot says where the keys of one hash slot are.
 type hashSlot struct {
-	node       *link.Stream // nil before the first lookup; the front if no node has it
-	grantsFrom time.Time    // no lock on its keys before this time
+	node       *link.Stream // nil before the first lookup; the front if no node has the hash slot
+	grantsFrom time.Time    // no lock on a key of the hash slot is granted before this time
 }
 
-// node is a node of the cluster.
+// node is one node of the cluster.
 type node struct {
 	*link.Stream
 	of     *Cluster
 	master *redis.Master
 	seat   *admission.Seat
-	down   atomic.Bool // link.Watcher says so
+	down   atomic.Bool // the node is down, as its stream has told this Watcher
 }
 
 // Up implements link.Watcher.
@@ -73,7 +73,7 @@ func (n *node) Down(s link.State) {
 	link.Signal(n.of.asked)
 }
 
-// Open begins to connect to a cluster. Its nodes have seats beside this one.
+// Open begins to connect to a cluster. seat is the seat of the whole cluster; each node gets a seat of its own.
 func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 	c := &Cluster{
 		master: m,
@@ -87,7 +87,7 @@ func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 	}
 	c.nodes.Store(&[]*node{})
 	m.route = c
-	c.mu.Lock() // the front asks the cluster where keys are, and is to find itself there
+	c.mu.Lock() // the front looks up the nodes, and must find c.front set
 	c.Stream = link.NewPart(m, o, seat, c, &c.mu)
 	c.mu.Unlock()
 	var ctx context.Context
@@ -115,7 +115,7 @@ func (s *hashSlot) to(c *Cluster) *link.Stream {
 	return s.node
 }
 
-// Push queues a command and has it sent.
+// Push queues a command, and makes its stream send it.
 func (c *Cluster) Push(cmd *link.Command) {
 	if to, err := c.route(cmd); err != nil {
 		to.Decline(cmd, err)
@@ -124,7 +124,7 @@ func (c *Cluster) Push(cmd *link.Command) {
 	}
 }
 
-// Enqueue queues a command. It is sent with the next push, or when the cluster is told to send soon.
+// Enqueue queues a command. The next push, or SendSoon, sends it.
 func (c *Cluster) Enqueue(cmd *link.Command) {
 	if to, err := c.route(cmd); err != nil {
 		to.Decline(cmd, err)
@@ -133,9 +133,9 @@ func (c *Cluster) Enqueue(cmd *link.Command) {
 	}
 }
 
-// route adapts a command to the node that has its key, or returns why that must not be asked.
+// route returns the stream to the node that has a command's key, and adapts the command to it, or returns the reason why the node can't be asked.
 func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
-	cmd.Fast = false // a server takes such keys together, but these are in different hash slots
+	cmd.Fast = false // one server takes such keys together, but these keys are on different nodes
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.slotOf(cmd.Key)
@@ -152,13 +152,13 @@ func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
 	return to, nil
 }
 
-// errPromoted is why a node must not grant locks on a slot that another node had before.
+// errPromoted is the error for a lock on a hash slot that another node had before.
 var errPromoted = protocol.Mark(errors.New("another node of the cluster has taken over the key, and may lack the latest locks on it"), admission.ErrRestarted)
 
 // errUnrouted is the front's reply to a command whose node isn't known yet.
 var errUnrouted = protocol.Unsent(errors.New("no node of the cluster has the slot of the key: see CLUSTER NODES"))
 
-// Elsewhere passes a command that a node has not executed to the node that has the key.
+// Elsewhere passes a command that a node hasn't executed on to the node that has the key.
 func (c *Cluster) Elsewhere(from *link.Stream, cmd *link.Command) bool {
 	err := cmd.Reply.Err
 	if err == nil {
@@ -204,10 +204,11 @@ func (c *Cluster) movedTo(err error, from *link.Stream) {
 	}
 }
 
-// Has reports whether the part's node has the key. The mutex of the streams is held.
+// Has reports whether the part's node has the key. Callers hold the mutex of the streams.
 func (c *Cluster) Has(part *link.Stream, key string) bool { return c.slotOf(key).to(c) == part }
 
-// maxNodes bounds the nodes of a cluster, as its specification does: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
+// maxNodes bounds the nodes of a cluster, as the specification of Redis Cluster does:
+// https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
 const maxNodes = 1000
 
 // node returns the node at an address, making it if necessary, or nil if the cluster ends or has too many. Callers hold mu.
@@ -233,8 +234,8 @@ func (c *Cluster) listNodes() {
 	c.nodes.Store(&nodes)
 }
 
-// assign gives a slot to a node. If moved is set, the slot was resharded from one master to another, and its keys have moved with it. Otherwise the
-// new node has them at best as a former replica, and grants nothing until all locks of the old node have ended. Callers hold mu.
+// assign gives a hash slot to a node. If moved is true, the slot was resharded from one master to another, and its keys have moved with it. Otherwise
+// the new node is at best a former replica, and grants nothing until all locks of the old node have ended. Callers hold mu.
 func (c *Cluster) assign(at *hashSlot, to *link.Stream, moved bool) {
 	if at.node == to {
 		return
@@ -245,8 +246,8 @@ func (c *Cluster) assign(at *hashSlot, to *link.Stream, moved bool) {
 	at.node = to
 }
 
-// apply takes over a node's view of the cluster, unless another node's is newer. If no node confirms the known one for longer than any lock lasts,
-// the cluster was made anew, and counts its epochs from the beginning.
+// apply takes over a node's view of the cluster, unless the view of another node is newer. If no node has confirmed the known view for longer than
+// any lock lasts, the cluster was made anew, and counts its epochs from the beginning again.
 func (c *Cluster) apply(t redis.Topology) {
 	c.mu.Lock()
 	older := t.Epoch != 0 && t.Epoch < c.epoch
@@ -298,8 +299,8 @@ func (c *Cluster) apply(t redis.Topology) {
 	c.SendSoon()
 }
 
-// retire ends the stream of a node without slots. Its queued commands go to other nodes. Its commands in flight fail, and their releases go to other
-// nodes, too.
+// retire ends the stream of a node without hash slots. The queued commands of the stream go to other nodes. Its commands in flight fail, and their
+// releases go to other nodes as well.
 func (c *Cluster) retire(n *node) {
 	n.seat.Drop()
 	c.running.Go(func() {
@@ -334,10 +335,10 @@ func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
 	return clocks[len(clocks)/2], true
 }
 
-// State returns the state of the first node that isn't available or, if all are, of the slowest: with the certificate that ends first, and the policy
-// of a node that evicts.
+// State returns the state of the first node that isn't available, or of the slowest node if all are available. It has the certificate of the node
+// whose certificate ends first, and the policy of a node that evicts.
 func (c *Cluster) State() link.State {
-	worst := c.Stream.State() // the front's: it knows only that the nodes can't be found
+	worst := c.Stream.State() // the state of the front, which knows only that the nodes can't be found
 	var until time.Time
 	var evicts *protocol.Memory
 	for i, n := range *c.nodes.Load() {
@@ -383,9 +384,9 @@ const (
 	askGap   = 100 * time.Millisecond // at least this long between two lookups of the nodes,
 	askFail  = time.Second            // at most this long while one of them fails,
 	askEvery = 5 * time.Second        // and at most this long otherwise
-	askMany  = 3                      // nodes asked at once if none is known to answer; the first reply counts
+	askMany  = 3                      // so many nodes are asked at once if none is known to answer; the first reply counts
 
-	lookGap = 250 * time.Millisecond // between two looks for a failing node
+	lookGap = 250 * time.Millisecond // the time between two looks at whether a node fails
 )
 
 // run keeps looking up the nodes for as long as the cluster's streams live.
@@ -396,7 +397,7 @@ func (c *Cluster) run(ctx context.Context) {
 		if err == nil {
 			c.apply(t)
 		} else {
-			select { // replace an error that the front hasn't taken
+			select { // replace an error that the front hasn't read yet
 			case <-c.failed:
 			default:
 			}
@@ -416,7 +417,7 @@ func (c *Cluster) rest(ctx context.Context, fails bool) {
 	}
 }
 
-// sleep waits for d, and reports false if a signal or the end of the context comes first.
+// sleep waits for d, and returns false if a signal or the end of the context comes first.
 func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -429,13 +430,13 @@ func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	return false
 }
 
-// ask asks some nodes at once, and then others, until one answers.
+// ask asks a few nodes at once, then others, until one answers.
 func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 	if t, known, err := c.master.Configured(ctx); known {
 		return t, err
 	}
 	well, others := c.candidates()
-	if len(well) > 0 { // usually one is enough; if it hangs, perhaps unnoticed so far, the others are asked
+	if len(well) > 0 { // one node is usually enough; if it hangs, perhaps unnoticed so far, the others are asked
 		if t, last := c.askSome(ctx, well[:1], 2*c.Timeout()); last == nil {
 			return t, nil
 		}
@@ -451,7 +452,7 @@ func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 	return t, err
 }
 
-// askSome asks these nodes at once, and returns the first reply that comes within the patience.
+// askSome asks these nodes at once, and returns the first reply that comes in time.
 func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Duration) (redis.Topology, error) {
 	type answer struct {
 		redis.Topology
@@ -477,7 +478,7 @@ func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Dur
 	return redis.Topology{}, err
 }
 
-// candidates returns the addresses to ask, in random order: of nodes that answer, and of the others.
+// candidates returns the addresses to ask, in random order: first of nodes that answer, and then of the others.
 func (c *Cluster) candidates() (well, others []string) {
 	nodes := *c.nodes.Load()
 	others = slices.Clone(c.master.Addrs())
@@ -512,7 +513,7 @@ func (c *Cluster) anyNode() *node {
 	return nodes[rand.IntN(len(nodes))]
 }
 
-// whileAlive waits until a node fails, or has left the cluster.
+// whileAlive waits until a node fails or leaves the cluster.
 func (c *Cluster) whileAlive(ctx context.Context, n *node) {
 	for sleep(ctx, askFail, nil) {
 		if !slices.Contains(*c.nodes.Load(), n) || n.Fails() {
@@ -527,7 +528,7 @@ type Master struct {
 	route *Cluster // nil before Open
 }
 
-// Capabilities are those of the front: each node has a lane of its own.
+// Capabilities are the front's. Each node has a lane of its own.
 func (m *Master) Capabilities() protocol.Capabilities {
 	return protocol.Capabilities{Shared: true}
 }
@@ -554,8 +555,8 @@ func (m *Master) Connect(ctx context.Context, _ protocol.Admission) (protocol.Co
 // Close does nothing: the streams close the nodes.
 func (m *Master) Close() error { return nil }
 
-// Listen subscribes at one node, because the nodes pass messages on to each other. It ends, so that another node
-// is chosen, when this one doesn't answer any more or has left the cluster.
+// Listen subscribes at one node, because the nodes pass messages on to each other. It returns when this node doesn't answer any more or has left the
+// cluster, so that the next call chooses a different node.
 func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	if m.route == nil {
 		return protocol.Unsent(errors.New("only a Locker can subscribe to a Redis Cluster"))
@@ -568,7 +569,7 @@ func (m *Master) Listen(ctx context.Context, process string, patience time.Durat
 	defer cancel(nil)
 	var watch sync.WaitGroup
 	defer watch.Wait()
-	watch.Go(func() { // it may hang while it is being connected to
+	watch.Go(func() { // the node may hang while Listen connects to it
 		m.route.whileAlive(ctx, at)
 		cancel(fmt.Errorf("%s has left the cluster, or doesn't answer", at.master))
 	})

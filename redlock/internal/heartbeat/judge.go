@@ -1,5 +1,5 @@
 // Package heartbeat judges whether a process may lock beside others that have other masters. Every two seconds the process tells each of its masters
-// which servers it reaches, and whether it locks; the reply has what other processes have told. A Judge gets the masters' replies and the time; it
+// which servers it reaches, and whether it locks; the reply says what other processes have told. A Judge gets the masters' replies and the time; it
 // has no clock, asks nobody, and starts nothing. docs/DESIGN.md has the rule.
 package heartbeat
 
@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Every is the time between two beats. When a clock is set back, the processes know its latest time as of one beat ago; a fence is remembered for
-	// longer.
+	// Every is the time between two beats. When a master's clock is set back, the processes know the latest time that it showed one beat ago. A fence
+	// is remembered for longer than a beat.
 	Every = 2 * time.Second
 	// Settled is how long a process may take to notice that a server has restarted.
 	Settled = 2 * Every
@@ -30,32 +30,32 @@ type Judge struct {
 	id      string
 	own     About
 	masters []master
-	number  int64               // of the last beat
-	entered int64               // later beats tell that the process locks, or is about to
-	since   int64               // since when it locks, on the masters' clocks in microseconds; or begins, or waits
-	began   time.Time           // when it began to be about to lock
-	next    time.Time           // it isn't about to lock again before this time
+	number  int64               // the number of the last beat
+	entered int64               // beats with a higher number say that the process locks, or is about to
+	since   int64               // since when the process locks, on the masters' clocks in microseconds; or begins, or waits
+	began   time.Time           // since when the process has been about to lock
+	next    time.Time           // the process isn't about to lock again before this time
 	known   map[string]*Process // other processes that some master still remembers, by ID
-	refusal error               // why no lock may be taken now, or nil
+	refusal error               // the reason if no lock may be taken now, or nil
 	pause   func() time.Duration
 
-	logged   map[string]bool // subjects that were logged already
-	changing time.Time       // when processes with other masters locked last; zero if none has, or after the log said that this is over
+	logged   map[string]bool // subjects that the log has already had
+	changing time.Time       // when processes with other masters last locked; zero if none has, or after the log said that none does any more
 	notes    []Note
-	again    bool // the masters must hear a beat soon
+	again    bool // the masters must get a beat soon
 }
 
-// master is what is known of a master.
+// master has the facts that are known about a master.
 type master struct {
-	run      string    // of the last server; empty if none was reached, or it doesn't tell
-	started  time.Time // when that server was started, or up to a second later; zero if it doesn't tell
-	up       bool      // it has answered the last beat, or was reached after it
-	gone     bool      // nothing listens there
-	answered time.Time // when the last answered beat was sent that told the present state; zero if none did
+	run      string    // the run of the last server; empty if none was reached, or if the server doesn't tell
+	started  time.Time // when that server was started, or up to a second later; zero if the server doesn't tell
+	up       bool      // the master has answered the last beat, or was reached after it
+	gone     bool      // nothing listens at the master's address
+	answered time.Time // when the last beat with the present state was sent that the master has answered; zero if there is none
 
-	time, born int64     // its clock, and since when it remembers, in the last reply
-	bornRun    string    // the server of that reply
-	sent       time.Time // when the beat of that reply was sent
+	time, born int64     // the master's clock in its last reply, and since when it remembers
+	bornRun    string    // the run of the server that sent that reply
+	sent       time.Time // when the beat was sent that got that reply
 }
 
 // Note is an entry for the log.
@@ -82,7 +82,7 @@ func New(id string, own About, masters []string) *Judge {
 // Begins reports whether the process is about to lock: then Look must be called again soon.
 func (j *Judge) Begins() bool { return j.since == begins }
 
-// Refusal returns why no lock may be taken now, or nil. It is nil too before the masters have answered.
+// Refusal returns the reason why no lock may be taken now, or nil. It is also nil before the masters have answered.
 func (j *Judge) Refusal() error { return j.refusal }
 
 // Notes returns the log entries since the last call.
@@ -99,8 +99,8 @@ func (j *Judge) Again() bool {
 	return again
 }
 
-// Until returns until when the process may lock: as long as a quorum of the masters remembers that it does, without a further beat. It is zero if it
-// may not lock.
+// Until returns the time until which the process may lock, because a quorum of the masters remembers until then that it does, without a further beat.
+// It is zero if the process may not lock.
 func (j *Judge) Until() time.Time {
 	if j.since <= begins {
 		return time.Time{}
@@ -123,10 +123,10 @@ func (j *Judge) remembered() time.Time {
 	return at.Add(life - life/100 - 2*time.Millisecond) // clocks may run apart
 }
 
-// before reports whether it is before t by both clocks: the monotonic one stops while the host is suspended.
+// before reports whether now is before t by both the monotonic and the wall clock, because the monotonic clock stops while the host is suspended.
 func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before(t.Round(0)) }
 
-// Look judges anew, as time has passed.
+// Look judges again after time has passed.
 func (j *Judge) Look(now time.Time) {
 	for id, p := range j.known {
 		if p.Since > begins && p.Told.After(p.apart) && !j.compatible(p) {
@@ -145,7 +145,7 @@ func (j *Judge) Look(now time.Time) {
 	switch {
 	case elder != nil:
 		j.stop(now)
-	case j.since > begins && !before(now, j.remembered()): // who was suspended, or cut off from a quorum, begins again
+	case j.since > begins && !before(now, j.remembered()): // a process that was suspended, or cut off from a quorum, begins again
 		j.become(waits)
 	case j.since == begins:
 		j.decide(now, rival)
@@ -160,8 +160,8 @@ func (j *Judge) Look(now time.Time) {
 	j.tellOfOthers(now)
 }
 
-// rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this process, which must stop. A locking
-// process may have lost, only for a moment, the masters that make it incompatible, so it stays a rival for another life.
+// rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this process, which must stop then. A
+// locking process may have lost, only for a moment, the masters that make it incompatible. So it stays a rival for another life.
 func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	for _, p := range j.known {
 		compatible := j.compatible(p)
@@ -178,7 +178,7 @@ func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	return rival, elder
 }
 
-// before decides which of several rivals is named.
+// before decides which of several rivals the log names.
 func (p *Process) before(other *Process) bool {
 	return cmp.Or(cmp.Compare(p.Since, other.Since), strings.Compare(p.ID, other.ID)) < 0
 }
@@ -199,14 +199,14 @@ func (j *Judge) begin(now time.Time) {
 	j.become(begins)
 }
 
-// stop makes the process lock no more, or not yet, because of another one. It tries again after a random pause, so that two processes that have begun
-// at once don't hold each other up for ever.
+// stop makes the process stop locking, or wait, because of another process. It tries again after a random pause, so that two processes that begin at
+// the same time don't block each other forever.
 func (j *Judge) stop(now time.Time) {
 	j.next = now.Add(j.pause())
 	j.become(waits)
 }
 
-// become takes another state, which no master knows yet.
+// become changes the state of the process. No master knows the new state yet.
 func (j *Judge) become(since int64) {
 	j.since, j.again, j.entered = since, true, j.number
 	for i := range j.masters {
@@ -222,17 +222,17 @@ func (j *Judge) reach(now time.Time, i int) {
 		return
 	}
 	own.Run, j.again = run, true
-	if j.since == begins { // the masters know less than this
+	if j.since == begins { // the masters don't know this run yet
 		j.begin(now)
 	}
 }
 
-// lose notes that a master isn't reached: it can't vote.
+// lose notes that a master isn't reached, and so can't vote.
 func (j *Judge) lose(i int) {
 	j.masters[i].up, j.own.Masters[i].Run = false, ""
 }
 
-// decide makes a process lock that is about to, if nobody is in the way.
+// decide lets a process that is about to lock do so, if no other process prevents it.
 func (j *Judge) decide(now time.Time, rival *Process) {
 	complete, answered := true, 0
 	var times []int64
@@ -249,17 +249,17 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	switch {
 	case rival != nil:
 		j.stop(now)
-	case !before(now, j.began.Add(Every)): // the first replies are too old
+	case !before(now, j.began.Add(Every)): // the first replies are too old by now
 		j.begin(now)
 	case !complete:
-	case answered < j.own.quorum(): // it must not be in the way of others, and tries again when masters have answered
+	case answered < j.own.quorum(): // the process must not block others meanwhile, and tries again when masters have answered
 		for i := range j.masters {
 			if j.masters[i].answered.IsZero() {
 				j.lose(i)
 			}
 		}
 		j.become(waits)
-	default: // since the time on most masters' clocks
+	default: // lock since the present time on most masters' clocks
 		if len(times) == 0 { // no master has told its time
 			times = append(times, now.UnixMicro())
 		}
@@ -268,7 +268,7 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	}
 }
 
-// Beat returns what to tell the masters now.
+// Beat returns the beat that the masters must get now.
 func (j *Judge) Beat() *protocol.Beat {
 	j.number++
 	var asks []string
@@ -280,15 +280,15 @@ func (j *Judge) Beat() *protocol.Beat {
 	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
 }
 
-// kind is a word that processes with the same servers and settings share: to hear of the eldest is to hear of all.
+// kind returns a word that processes with the same servers and settings share. Who hears of the eldest of a kind needs no other.
 func (j *Judge) kind() string {
 	runs := j.own.runs()
 	slices.Sort(runs)
 	return fmt.Sprintf("%d/%d/%d/%d/%s", j.own.Wire, j.own.MaxTTL, j.own.Covers, len(j.masters), strings.Join(runs, ","))
 }
 
-// Reached notes which server a master's address leads to now, before that server votes, and until when it is excluded because it has lost its data:
-// that loss isn't a new one. The server may have had another address before.
+// Reached notes, before the server votes, which server a master's address now leads to. The server may have had a different address before. lostUntil
+// is the time until which the server is excluded because it has lost its data; that loss isn't a new one.
 func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil time.Time) {
 	m, run := &j.masters[i], server.RunID
 	if m.sent.Before(lostUntil) {
@@ -304,13 +304,13 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 		j.keepRivals(now)
 	}
 	if m.run, m.started = run, (time.Time{}); server.HasUptime {
-		m.started = server.Received.Add(time.Second - max(server.Uptime, 0)) // negative if its clock was set back
+		m.started = server.Received.Add(time.Second - max(server.Uptime, 0)) // the uptime is negative if the server's clock was set back
 	}
 	j.reach(now, i)
 	j.Look(now)
 }
 
-// Answered takes a master's reply to a beat. It reports whether the server has lost its data since its last reply.
+// Answered reads a master's reply to a beat. It reports whether the server has lost its data since its last reply.
 func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time, reply protocol.Reply) (lost bool) {
 	m := &j.masters[i]
 	beats := reply.Answer.(*protocol.Beats)
@@ -328,7 +328,7 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 	return lost
 }
 
-// Knew returns since when a master remembers, by its earlier replies, or 0.
+// Knew returns since when a master remembers, according to its earlier replies, or 0.
 func (j *Judge) Knew(now time.Time, i int) int64 {
 	if m := &j.masters[i]; m.run != "" && m.bornRun == m.run && before(now, m.sent.Add(protocol.BeatMemory/2)) {
 		return m.born
@@ -336,14 +336,14 @@ func (j *Judge) Knew(now time.Time, i int) int64 {
 	return 0
 }
 
-// KnowsNothing treats a master as one that knows no process: it refuses to tell, or is a Redis Cluster whose node with the processes is down, while
-// its other nodes still grant locks.
+// KnowsNothing treats a master as one that knows no process. Such a master denies the beats, or is a Redis Cluster in which the node with the beats
+// is down, while its other nodes still grant locks.
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.heard(now, i, b, sent)
 }
 
-// keepRivals remembers incompatible processes that lock for another life, because a master may have forgotten them. They will tell it again, but
-// perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
+// keepRivals remembers incompatible processes that lock for another life, because a master may have forgotten them. Such a process will send its beat
+// again, but perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
 func (j *Judge) keepRivals(now time.Time) {
 	for _, p := range j.known {
 		if p.Since > begins && !j.compatible(p) {
@@ -364,7 +364,7 @@ func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.Look(now)
 }
 
-// hear notes what another process has told a master. The latest word counts, whichever master has it.
+// hear notes another process's beat. The latest beat counts, whichever master has it.
 func (j *Judge) hear(now time.Time, p Process) {
 	former := j.known[p.ID]
 	switch {
@@ -422,7 +422,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 		if p.Since != waits && p.Wire == j.own.Wire && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}
-		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= Settled { // it is still there
+		if p.MaxTTL > j.own.Covers || j.own.MaxTTL > p.Covers && p.Told.Sub(p.met) >= Settled { // the process is still there
 			j.noteOnce(fmt.Sprint("ttl ", p.MaxTTL, p.Covers), "another process has a longer max ttl than this one's restart guard covers, or the other way round: a restarted master may forget a lock that is still valid (docs/operations.md)",
 				"its max ttl", ms(p.MaxTTL), "its guards cover", ms(p.Covers), "our max ttl", ms(j.own.MaxTTL), "ours cover", ms(j.own.Covers), "process", p.Name)
 		}
@@ -433,7 +433,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.About.String(), "our masters", j.own.String(), "process", other.Name)
 	case other != nil:
 		j.changing = now
-	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // masters have replied since: for equal processes they name one
+	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // of equals, masters name one
 		j.changing = time.Time{}
 		j.note(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", j.own.String())
 	}
@@ -445,7 +445,7 @@ func (j *Judge) note(level slog.Level, text string, args ...any) {
 
 const maxLogged = 30
 
-// noteOnce notes an error once for each subject.
+// noteOnce logs an error once for each subject.
 func (j *Judge) noteOnce(about, text string, args ...any) {
 	switch {
 	case j.logged[about]:
@@ -457,7 +457,8 @@ func (j *Judge) noteOnce(about, text string, args ...any) {
 	j.note(slog.LevelError, text, args...)
 }
 
-// conflict is why a process must not lock: another one has masters whose majorities need not share any with ours, or a version with another wire.
+// conflict returns the reason why a process must not lock: the masters of another process have majorities that may share no server with ours, or
+// its version has a different wire.
 func (j *Judge) conflict(other *Process) error {
 	if other.Wire != j.own.Wire {
 		return fmt.Errorf("another process keeps its locks on the masters in another way, and was here first: %s has version %s, and ours is %s; end all processes of one of the two versions (docs/operations.md, Upgrading)", other.Name, other.Version, j.own.Version)

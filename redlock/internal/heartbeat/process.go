@@ -12,28 +12,29 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// wire is the number of the way to keep locks on the masters: the keys, their content, and the scripts. It is raised when the version before would
-// not exclude this one's processes. Versions from before the number tell none.
+// wire is the number of the way in which locks are kept on the masters: the keys, their content, and the scripts. Raise it when processes of the
+// version before would not exclude processes of this version. Versions from before this number send none.
 const wire = 1
 
-// About is what a process tells about itself with each beat. The rule needs the runs of its servers and the max TTL; the rest is for people.
+// About has the facts that a process sends about itself with each beat. The rule needs the runs of its servers and the max TTL; the rest is for
+// people.
 type About struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
 	Wire    int      `json:"wire"`
-	Started int64    `json:"started_ms"` // by its own clock
+	Started int64    `json:"started_ms"` // when the process started, by its own clock
 	MaxTTL  int64    `json:"max_ttl_ms"`
-	Covers  int64    `json:"covers_ms"` // the longest max TTL of any process that its restart guard covers
-	Masters []Server `json:"servers"`   // versions without a wire read another name: to them we have no masters, so they refuse to lock
+	Covers  int64    `json:"covers_ms"` // the longest max TTL of another process for which this one's restart guard is long enough
+	Masters []Server `json:"servers"`   // versions without a wire look for another name, find no masters, and so refuse to lock
 }
 
-// Server is a master of a process.
+// Server is one of the masters of a process.
 type Server struct {
-	Name string `json:"name"`          // by which this process knows it
-	Run  string `json:"run,omitempty"` // the run ID of the server there, or unknown; empty if it wasn't reached at the last beat, and so can't vote
+	Name string `json:"name"`          // the master's name in this process
+	Run  string `json:"run,omitempty"` // the run ID of the server, or unknown; empty if the server wasn't reached at the last beat, and so can't vote
 }
 
-// unknown stands for a server that was reached but doesn't tell its run ID, and for a Redis Cluster: it may be any server.
+// unknown stands for a server that was reached but doesn't send its run ID, and for a Redis Cluster. It may be any server.
 const unknown = "?"
 
 // runs returns the servers that can vote for the process.
@@ -46,9 +47,9 @@ func (a *About) runs() (runs []string) {
 	return runs
 }
 
-// union returns the smallest possible number of servers in both sets together.
+// union returns the smallest number of servers that both sets together can have.
 func union(a, b []string) int {
-	common, wild := 0, 0 // wild: unknown servers, which may equal any of the other set
+	common, wild := 0, 0 // wild counts the unknown servers, each of which may equal any server of the other set
 	for _, run := range slices.Concat(a, b) {
 		if run == unknown {
 			wild++
@@ -65,8 +66,8 @@ func union(a, b []string) int {
 
 func (a *About) quorum() int { return quorum.Of(len(a.Masters)) }
 
-// runsOf returns the servers that can vote for another process. If a server of the same name has started since the process told about it, its present
-// run counts, because the former run has no vote any more.
+// runsOf returns the servers that can vote for another process. If a server of the same name has started after the process sent its beat, the
+// server's present run counts, because the former run has no vote any more.
 func (j *Judge) runsOf(p *Process) (runs []string) {
 	for _, server := range p.Masters {
 		if server.Run == "" {
@@ -82,22 +83,22 @@ func (j *Judge) runsOf(p *Process) (runs []string) {
 	return runs
 }
 
-// compatible reports whether each quorum of another process shares a server with each quorum of ours, on which both mean the same.
+// compatible reports whether each quorum of another process shares a server with each quorum of ours.
 func (j *Judge) compatible(p *Process) bool {
 	return j.own.Wire == p.Wire && quorum.Overlap(len(j.own.Masters), len(p.Masters), union(j.own.runs(), j.runsOf(p)))
 }
 
-// same reports whether another process may have the same masters, even if neither reaches all.
+// same reports whether another process may have the same masters, even if neither process reaches all of them.
 func (j *Judge) same(p *Process) bool {
 	return j.own.Wire == p.Wire && len(j.own.Masters) == len(p.Masters) && union(j.own.runs(), j.runsOf(p)) <= len(p.Masters)
 }
 
-// alike reports whether another process may have the same masters and settings, so that neither must hear of the other.
+// alike reports whether another process may have the same masters and settings, so that neither needs to know of the other.
 func (j *Judge) alike(p *Process) bool {
 	return j.same(p) && j.own.MaxTTL == p.MaxTTL && j.own.Covers == p.Covers
 }
 
-// life is how long a master remembers a process after its last beat: until then a lock of the process may be left, or its fence be ahead of another
+// life is how long a master remembers a process after its last beat. By then no lock of the process is left, and no fence of it is ahead of any
 // master's clock.
 func (a *About) life() time.Duration { return ms(a.MaxTTL) + protocol.FenceTTL }
 
@@ -124,17 +125,17 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 type Process struct {
 	About
 	ID     string
-	Number int64     // of the beat
+	Number int64     // the number of the process's last beat
 	Since  int64     // since when it locks, on the masters' clocks in microseconds; or begins, or waits
-	Told   time.Time // when a master heard that, or a moment later
+	Told   time.Time // when a master got that beat, or a moment later
 
-	text   string    // of About
-	met    time.Time // when this process heard of it
-	apart  time.Time // when it last told that it locks with incompatible masters, or when a master may have forgotten that; zero for never
-	unlike time.Time // since when it has had other servers; zero if it has the same
+	text   string    // the JSON of About
+	met    time.Time // when this process first heard of the other
+	apart  time.Time // when it last locked with incompatible masters, or a master may have forgotten that it does; zero for never
+	unlike time.Time // since when its servers have been different; zero if they are the same
 }
 
-// differs reports whether a process still tells after two beats that it has other servers. Before that it may not have noticed that one of them has
+// differs reports whether a process still says after two beats that it has other servers. Before that it may not have noticed that one of them has
 // restarted.
 func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= Settled }
 
@@ -144,12 +145,12 @@ const (
 	begins = 0 // it is about to lock
 )
 
-// Parse reads a line of a master's reply to OpBeat or OpNames that has come now. ok is false for a line of another version.
+// Parse reads one line of a master's reply to OpBeat or OpNames, which came at now. ok is false for a line of another version.
 func Parse(line string, now time.Time) (p Process, ok bool) {
 	return parse(line, now, nil)
 }
 
-// parse is Parse with processes that are known already.
+// parse is Parse, and fills in processes that are already known.
 func parse(line string, now time.Time, known map[string]*Process) (p Process, ok bool) {
 	words := strings.SplitN(line, " ", 5)
 	if len(words) < 5 {
@@ -174,18 +175,18 @@ func parse(line string, now time.Time, known map[string]*Process) (p Process, ok
 	return p, valid && counts && locks
 }
 
-// Difference is how another present process differs from this one.
+// Difference says how another present process differs from this one.
 type Difference struct {
 	Process string
 	Masters string        // its masters; empty if they are the same
-	MaxTTL  time.Duration // its max TTL; 0 if that is the same
-	Refused bool          // it may not lock, because others were there first
+	MaxTTL  time.Duration // its max TTL; 0 if it is the same
+	Refused bool          // it may not lock, because other processes were there first
 }
 
-// Difference returns how a process differs; the zero value if it doesn't.
+// Difference returns how a process differs, or the zero value if it doesn't.
 func (j *Judge) Difference(p *Process) (d Difference) {
 	differs := p.differs()
-	if p.met.IsZero() { // a master has named it just now: its earlier settings aren't known
+	if p.met.IsZero() { // a master has named it just now, so its earlier settings aren't known
 		differs = !j.same(p)
 	}
 	if differs || p.Since == waits && !j.compatible(p) {
@@ -200,7 +201,7 @@ func (j *Judge) Difference(p *Process) (d Difference) {
 	return d
 }
 
-// Differences returns how other processes differ, by the masters' replies. It names one of equal processes.
+// Differences returns how other processes differ, according to the masters' replies. It names one of several equal processes.
 func (j *Judge) Differences(now time.Time) (all []Difference) {
 	for _, p := range j.known {
 		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= Settled {

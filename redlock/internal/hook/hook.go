@@ -1,7 +1,7 @@
-// Package hook leads into package redlock from inner packages that tests use. Nobody else uses it.
+// Package hook lets inner packages that tests use call package redlock. Nothing else uses it.
 package hook
 
 import "github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 
-// MasterOf makes a redlock.Master of an implementation. Package redlock sets it.
+// MasterOf makes a redlock.Master from a protocol.Master. Package redlock sets it.
 var MasterOf func(protocol.Master) any

@@ -14,33 +14,33 @@ var errAbandoned = protocol.Unsent(errors.New("abandoned before it was sent"))
 type Command struct {
 	protocol.Command
 	Master    int          // index of the master
-	Abandoned *atomic.Bool // all but ping and release: drop it if it hasn't been sent when this becomes true
-	former    *Command     // acquire: the release of the lock before, done by the same command
-	acquire   *Command     // release, extend: the acquire of the same attempt
-	until     time.Time    // release: not repeated after this, once it was sent; extend: takes no free key after this
-	Forced    bool         // release: send it even if the master seems to have nothing to release
-	Counted   bool         // acquire: its attempt has counted the reply
-	moves     int          // how often it was sent again, because a server without the key or the script has not executed it
-	To        Receiver     // gets the command once it is answered; may be nil
+	Abandoned *atomic.Bool // for all but ping and release: drop the command if it hasn't been sent when this becomes true
+	former    *Command     // of an acquire: the release of the lock before, which the same command does
+	acquire   *Command     // of a release or extend: the acquire of the same attempt
+	until     time.Time    // of a release: don't repeat it after this, once it was sent; of an extend: take no free key after this
+	Forced    bool         // of a release: send it even if the master seems to have nothing to release
+	Counted   bool         // of an acquire: its attempt has counted the reply
+	moves     int          // how often it was sent again because a server without the key or the script had not executed it
+	To        Receiver     // gets the command when it is answered; may be nil
 
-	// What the master may have of the attempt, for its acquire. The stream's mu guards these fields.
-	mayHold  bool         // the key, from the acquire
-	extended bool         // the key, from an extend
-	mayTake  time.Time    // an extend whose reply was lost may still take the key until then
-	ticket   *TicketState // the caller's ticket
+	// For an acquire: what the master may have of its attempt. The stream's mu guards these fields.
+	mayHold  bool         // the acquire may have taken the key
+	extended bool         // an extend has renewed the key
+	mayTake  time.Time    // until then, an extend whose reply was lost may still take the key
+	ticket   *TicketState // of the call
 
 	// For a release. The stream's mu guards these fields, too.
-	sentAt time.Time // when it was last sent
-	due    time.Time // when it is to be repeated
+	sentAt time.Time // when the command was last sent
+	due    time.Time // when the command must be repeated
 }
 
-// TicketState is what one master may have of a call's ticket, after all attempts of the call so far.
+// TicketState says what one master may have of a call's ticket, after all attempts of the call so far.
 type TicketState struct {
 	left      bool // the master may have the ticket
 	uncertain bool // a connection broke: the server may still read a command that leaves the ticket
 }
 
-// Receiver gets answered commands. Its receive must not block: it runs on a stream's goroutine.
+// Receiver gets answered commands. Receive must not block, because it runs on a stream's goroutine.
 type Receiver interface{ Receive(*Command) }
 
 // NewAcquire returns the acquire of an attempt for one master.
@@ -48,11 +48,11 @@ func NewAcquire(cmd protocol.Command, master int, abandoned *atomic.Bool, ticket
 	return Command{Command: cmd, Master: master, Abandoned: abandoned, ticket: ticket, To: to}
 }
 
-// First makes an acquire do the release of the lock before it, too.
+// First makes an acquire do the release of the lock before it as well.
 func (c *Command) First(release *Command) { c.former = release }
 
-// Release returns the release of an acquire that has taken the key on its master, or may have. The ticket is the caller's. If the caller waits on,
-// the master keeps it. With alone, nobody waited for the key.
+// Release returns the release for an acquire that has, or may have, taken the key on its master. ticket is the caller's; the master keeps it if the
+// caller goes on waiting. alone means that nobody waited for the key.
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
@@ -63,7 +63,7 @@ func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Comman
 	}
 }
 
-// Withdrawal returns a command that takes away the ticket of a call that has won on other masters.
+// Withdrawal returns a command that removes the ticket of a call that has won on other masters.
 func (c *Command) Withdrawal(ticket int64) *Command {
 	return &Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads},
@@ -73,8 +73,8 @@ func (c *Command) Withdrawal(ticket int64) *Command {
 	}
 }
 
-// Extension returns the extend of an acquire that has taken the key on its master; it raises the fence there to this one. A master that has lost the
-// key may take it anew until refill; never if that is zero.
+// Extension returns the extend for an acquire that has taken the key on its master; it raises the fence there to the given one. A master that has
+// lost the key may take it again until refill; never if refill is zero.
 func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command {
 	return &Command{
 		Command:   protocol.Command{Op: protocol.OpExtend, Key: c.Key, Token: c.Token, TTL: c.TTL, Fence: fence},
@@ -86,7 +86,7 @@ func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command
 	}
 }
 
-// Forced returns a command without an attempt, which is sent whatever the master seems to have.
+// Forced returns a command that belongs to no attempt, and is sent whatever the master seems to have.
 func Forced(cmd protocol.Command, to Receiver) *Command {
 	return &Command{Command: cmd, acquire: new(Command), Forced: true, To: to}
 }
@@ -104,7 +104,7 @@ func (c *Command) Again() bool {
 	return true
 }
 
-// NoRefill makes an extend renew a lease that exists, but take no free key.
+// NoRefill makes an extend renew an existing lease, but take no free key.
 func (c *Command) NoRefill() { c.until, c.RefillUntil = time.Time{}, 0 }
 
 func (c *Command) deliver() {
@@ -115,18 +115,18 @@ func (c *Command) deliver() {
 }
 
 // takeFormer removes the former release from an acquire and returns it. A lock keeps its acquires for as
-// long as it is held; without this, each would keep all locks before it in memory.
+// long as it is held. With their former releases, each lock would keep all locks before it in memory.
 func (c *Command) takeFormer() *Command {
 	former := c.former
 	c.former = nil
 	return former
 }
 
-// givenUp reports whether nobody waits for the command any more. A stream never gives up its own questions.
+// givenUp reports whether nobody waits for the command any more. A stream doesn't give up its own questions.
 func (c *Command) givenUp() bool { return c.Abandoned != nil && c.Abandoned.Load() }
 
-// unneeded reports whether the command need not be sent: its attempt is over, or it is a release of an attempt of which the master can have nothing.
-// The stream's mu is held.
+// unneeded reports whether the command need not be sent, because its attempt is over, or because it releases an attempt of which the master can have
+// nothing. Callers hold the stream's mu.
 func (c *Command) unneeded() bool {
 	switch c.Op {
 	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames, protocol.OpRecall, protocol.OpStore:
@@ -134,13 +134,13 @@ func (c *Command) unneeded() bool {
 	case protocol.OpRelease:
 		a := c.acquire
 		nothing := !a.mayHold && !a.extended && (a.ticket == nil || !a.ticket.left)
-		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // the master has the ticket, and is to keep it
+		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // the master has the ticket, and must keep it
 		return !c.Forced && (nothing || queued)
 	}
 	return false
 }
 
-// sending notes what the master may have once the command is sent. The stream's mu is held.
+// sending notes what the master may have once the command is sent. Callers hold the stream's mu.
 func (c *Command) sending(now time.Time) {
 	switch c.Op {
 	case protocol.OpAcquire:
@@ -149,7 +149,7 @@ func (c *Command) sending(now time.Time) {
 		c.acquire.extended = true
 	case protocol.OpRelease:
 		c.sendingRelease(now)
-		// A plain release takes no ticket away. A later acquire of the same caller may leave one again.
+		// A plain release removes no ticket. A later acquire of the same caller may leave a ticket again.
 		if c.acquire.ticket != nil && c.Ticket > 0 && !c.Alone {
 			c.acquire.ticket.left = c.Queue
 		}
@@ -163,8 +163,8 @@ func (c *Command) sending(now time.Time) {
 	}
 }
 
-// sendingRelease counts the TTL for which the release may be repeated from when it is first sent: until then its acquire may have been under way to a
-// master that hung.
+// sendingRelease allows the release to be repeated for the TTL, counted from when it is first sent: until then its acquire may have been on its way
+// to a master that hung.
 func (c *Command) sendingRelease(now time.Time) {
 	if c.sentAt.IsZero() {
 		c.until = now.Add(c.TTL)
@@ -172,7 +172,7 @@ func (c *Command) sendingRelease(now time.Time) {
 	c.sentAt = now
 }
 
-// answered notes what the master has according to the reply. The stream's mu is held.
+// answered notes what the master has according to the reply. Callers hold the stream's mu.
 func (c *Command) answered() {
 	err := c.Reply.Err
 	unsure := err != nil && !errors.Is(err, protocol.ErrRefused) && !errors.Is(err, protocol.ErrUnsent)
@@ -187,9 +187,9 @@ func (c *Command) answered() {
 	case c.Op == protocol.OpAcquire && (c.Reply.Status == protocol.StatusHeld || c.Reply.Status == protocol.StatusDone || err != nil && !unsure):
 		c.mayHold = false
 	case c.Op == protocol.OpAcquire && c.Slots > 1 && c.Reply.Status == protocol.StatusGranted && ticket != nil && !c.givenUp():
-		ticket.left = false // a grant removes the call's place
+		ticket.left = false // a grant removes the call's ticket
 	case c.Op == protocol.OpRelease && err != nil && ticket != nil:
-		ticket.left = true // the release may not have arrived
+		ticket.left = true // a release that removes the ticket may not have arrived
 	case c.Op == protocol.OpExtend && unsure && c.until.After(c.acquire.mayTake):
 		c.acquire.mayTake = c.until
 	}
@@ -199,12 +199,12 @@ func (c *Command) answered() {
 // alone is not enough:
 //   - If the connection broke between acquire and release, the server may read the acquire after the
 //     release. Then only a release that deleted the key is proof.
-//   - If the reply to an extend was lost, the server may read it late, and it takes the key anew until its
-//     deadline. Only a release sent after that deadline is proof.
-//   - A command that leaves a ticket may be read late in the same way. There is no proof of that: the
+//   - If the reply to an extend was lost, the server may read the extend late, and take the key again until the
+//     extend's deadline. Only a release sent after that deadline is proof.
+//   - A command that leaves a ticket may be read late in the same way. There is no proof against that, so the
 //     release is repeated until the ticket's lease has ended.
 //
-// The stream's mu is held.
+// Callers hold the stream's mu.
 func (c *Command) acknowledged() bool {
 	ticket := c.acquire.ticket
 	if c.Reply.Err != nil || !c.sentAt.After(c.acquire.mayTake) || ticket != nil && ticket.uncertain && !c.Queue {
@@ -216,14 +216,14 @@ func (c *Command) acknowledged() bool {
 
 type commands []*Command
 
-// drop removes the first n commands, keeping the capacity.
+// drop removes the first n commands, and keeps the capacity.
 func (c *commands) drop(n int) {
 	rest := copy(*c, (*c)[n:])
 	clear((*c)[rest:])
 	*c = (*c)[:rest]
 }
 
-// isShort reports whether the buffers of a connection have room for the command: its key is in it up to five times.
+// isShort reports whether the buffers of a connection have room for the command, which contains its key up to five times.
 func (c *Command) isShort() bool { return c.Result() == nil && len(c.Key) <= 1<<10 }
 
 // resultBytes returns the length of the command's result.

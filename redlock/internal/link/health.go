@@ -21,7 +21,7 @@ type latency struct {
 	floor     time.Duration
 	smoothed  time.Duration
 	deviation time.Duration
-	current   atomic.Int64  // the timeout that follows from these
+	current   atomic.Int64  // the timeout that follows from the fields above
 	last      atomic.Int64  // the last round trip
 	nearest   time.Duration // the shortest round trip of late
 	recent    recent
@@ -30,14 +30,14 @@ type latency struct {
 // recent counts the replies of the last minute, and how many of them came too late for their callers.
 type recent struct {
 	replies, late [minuteParts]int
-	began         time.Time     // the first part
-	part          int64         // the one that is being counted
-	latest        time.Duration // the round trip of the last one that was late
+	began         time.Time     // when the first part began
+	part          int64         // the part that is being counted
+	latest        time.Duration // the round trip of the last late reply
 }
 
 const (
 	minuteParts = 6
-	fewLate     = 3 // too few to judge by
+	fewLate     = 3 // so many late replies are too few to judge by
 )
 
 func (r *recent) count(late bool, now time.Time) {
@@ -49,7 +49,7 @@ func (r *recent) count(late bool, now time.Time) {
 	}
 }
 
-// moveTo forgets what is older than a minute.
+// moveTo drops the counts that are older than a minute.
 func (r *recent) moveTo(now time.Time) {
 	if r.began.IsZero() {
 		r.began = now
@@ -71,7 +71,7 @@ func (r *recent) sums(now time.Time) (replies, late int) {
 	return replies, late
 }
 
-// share returns the share of late replies in the last minute; 0 if these are few.
+// share returns the share of late replies in the last minute, or 0 if they are few.
 func (r *recent) share(now time.Time) float64 {
 	replies, late := r.sums(now)
 	if late < fewLate {
@@ -80,11 +80,11 @@ func (r *recent) share(now time.Time) float64 {
 	return float64(late) / float64(replies)
 }
 
-// ErrSlow says that half of a master's replies come too late to count.
+// ErrSlow means that half of a master's replies come too late to count.
 var ErrSlow = errors.New("slow")
 
 // slow returns an ErrSlow if half of the last minute's replies came too late, or a quarter for a master that is known to be slow; otherwise nil. A
-// master that has been silent for longer than its late replies took hangs instead. Callers hold the stream's mu.
+// master that has been silent for longer than its late replies took counts as hanging, and not as slow. Callers hold the stream's mu.
 func (l *latency) slow(known bool, silence time.Duration, now time.Time) error {
 	share := 2
 	if known {
@@ -113,7 +113,7 @@ func (l *latency) timeout() time.Duration {
 	return max(l.floor, time.Duration(l.current.Load()))
 }
 
-// observe takes a round trip that has ended into account. Callers hold the stream's mu.
+// observe adds a round trip to the measurements. Callers hold the stream's mu.
 func (l *latency) observe(rtt time.Duration, now time.Time) {
 	l.last.Store(int64(rtt))
 	late := rtt > l.timeout()
@@ -137,7 +137,7 @@ func (l *latency) observe(rtt time.Duration, now time.Time) {
 	l.current.Store(int64(min(l.smoothed+4*max(l.deviation, l.smoothed/8), l.ceiling())))
 }
 
-// advice returns what to do about a master that is too far away for the timeout, or nothing.
+// advice returns advice about a master that is too far away for the timeout, or "".
 func (l *latency) advice() string {
 	last := time.Duration(l.last.Load())
 	if 2*last <= l.ceiling() {
@@ -146,42 +146,42 @@ func (l *latency) advice() string {
 	return fmt.Sprintf(" (its last reply took %v: set the timeout to at least %v)", last.Round(time.Millisecond), (last / 2).Round(time.Millisecond))
 }
 
-// State is what a stream knows of its master.
+// State is the stream's knowledge about its master.
 type State struct {
 	Name        string
-	Err         error     // why it takes no acquires; nil while it does, or while a connection is being made
-	Since       time.Time // since when; zero while it does
+	Err         error     // the reason why the master takes no acquires; nil while it does, or while a connection is being made
+	Since       time.Time // since when the master has taken no acquires; zero while it does
 	Connected   bool      // there is a connection
-	Asked       bool      // acquires are sent to it
-	Resumes     time.Time // when it may vote again after the last jump of its clock
-	CountsFrom  time.Time // when it counts as usable again, if it works until then; zero if it doesn't work
+	Asked       bool      // the stream sends acquires to the master
+	Resumes     time.Time // when the master may vote again after the last jump of its clock
+	CountsFrom  time.Time // when the master counts as usable again, if it works until then; zero if it doesn't work
 	Late        float64   // the share of the last minute's replies that came after the timeout
 	RoundTrip   time.Duration
-	ClockOffset time.Duration // how far its clock is ahead of ours
+	ClockOffset time.Duration // how far the master's clock is ahead of ours
 	Server      protocol.Server
 }
 
-// Available reports whether it takes acquires now.
+// Available reports whether the master takes acquires now.
 func (s State) Available() bool { return s.Err == nil && s.Connected }
 
-// health is the reported state of a master, and how long it must be well before its recovery is reported. Each failure within a minute of a recovery
-// doubles that time, so a master that comes and goes is reported twice a minute at most. Nothing but reports follows from it. The stream's mu guards
-// it.
+// health is the reported state of a master, and how long the master must be well before its recovery is reported. Each failure within a minute of a
+// recovery doubles that time, so a master that comes and goes is reported twice a minute at most. Only reports depend on health. The stream's mu
+// guards it.
 type health struct {
 	reported   error // the last reported failure; nil while the master is usable
 	illSince   time.Time
-	wellSince  time.Time                    // since when it has done all that it was asked, while it counts as ill
-	probation  time.Duration                // how long it must have been well
-	recovered  time.Time                    // when its last recovery was reported
-	reportedAs struct{ slow, refuses bool } // reported during this illness
+	wellSince  time.Time                    // since when the master has done everything it was asked, while it is reported as failed
+	probation  time.Duration                // how long the master must have been well before its recovery is reported
+	recovered  time.Time                    // when the master's last recovery was reported
+	reportedAs struct{ slow, refuses bool } // already reported during this failure
 }
 
 const (
-	leastProbation = 5 * time.Second // of a master that fails again
+	leastProbation = 5 * time.Second // the shortest probation of a master that fails again
 	mostProbation  = time.Minute
 )
 
-// learn takes in the latest finding about the master, nil if it did what it was asked, and reports whether to report it.
+// learn notes the latest error of the master, nil if it did what it was asked, and reports whether the state must be reported.
 func (h *health) learn(err error, now time.Time) (tell bool) {
 	former := h.reported
 	if err == nil {
@@ -215,13 +215,13 @@ func (h *health) learn(err error, now time.Time) (tell bool) {
 	return tell
 }
 
-// absence is the absence of a master that doesn't do what it is asked, reported or not.
+// absence is the time in which a master doesn't do what it is asked, whether that is reported or not.
 type absence struct {
 	since time.Time // zero: there is none
 	why   error
 }
 
-// begins notes an absence that has begun at a time, unless one lasts.
+// begins notes that an absence began at this time, unless one lasts already.
 func (a *absence) begins(why error, at time.Time) {
 	if a.since.IsZero() {
 		a.since = at
@@ -229,7 +229,7 @@ func (a *absence) begins(why error, at time.Time) {
 	a.why = why
 }
 
-// countsFrom returns when a master that is well again counts as usable, if it stays so; zero if it isn't well.
+// countsFrom returns when a master that is well again will count as usable, if it stays well; zero if it isn't well.
 func (h *health) countsFrom() time.Time {
 	if h.wellSince.IsZero() {
 		return time.Time{}
@@ -237,7 +237,7 @@ func (h *health) countsFrom() time.Time {
 	return h.wellSince.Add(h.probation)
 }
 
-// probationError is why the recovery of a master isn't reported yet.
+// probationError is the reason why the recovery of a master isn't reported yet.
 type probationError struct {
 	failure   error
 	probation time.Duration
@@ -250,22 +250,22 @@ func (e *probationError) Error() string {
 func (e *probationError) Unwrap() error { return e.failure }
 
 // hangCheck finds out why a connection gives no replies. Either the server hangs: then the connection is kept,
-// because the server will read our commands in their order when it wakes up. Or something in between has
+// because the server will read our commands in their order when it wakes up. Or something on the way has
 // forgotten the connection (a firewall, an address that has moved): then the server answers on a new one.
 type hangCheck struct {
 	stream      *Stream
 	ctx         context.Context
-	replacement chan protocol.Conn // gets the new connection, if the server answers on that only
+	replacement chan protocol.Conn // gets the new connection, if the server answers on that one only
 	running     sync.WaitGroup
 
 	// The stream's mu guards these.
 	trying bool
-	next   time.Time // no trial before
+	next   time.Time // no trial before this time
 	pause  time.Duration
 }
 
 // start starts a trial of a second connection, unless one is running or it is too soon, and returns when to
-// call it again. The stream's mu is held.
+// call it again. Callers hold the stream's mu.
 func (h *hangCheck) start(now time.Time) time.Time {
 	switch {
 	case !h.stream.master.Capabilities().Several || h.trying:

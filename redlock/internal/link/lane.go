@@ -15,19 +15,20 @@ import (
 const MaxResults = 64
 
 const (
-	// laneRate is the slowest line, in bytes per second, on which a result is waited for: then the longest takes 4 seconds.
+	// laneRate is the slowest transfer, in bytes per second, for which a result is waited for. At this rate the longest result takes 4 seconds.
 	laneRate = 256 << 10
-	laneMost = MaxResults * protocol.MaxResult // bytes on the way to one server, which may hang
-	laneIdle = 10 * time.Second                // how long the connection is kept without need
+	laneMost = MaxResults * protocol.MaxResult // the most bytes on the way to one server, which may hang
+	laneIdle = 10 * time.Second                // how long an unused connection is kept
 )
 
-// Lane is a connection to one server for results alone, so that locks never wait behind them. It has no order with the stream: a result is stored
-// under the token of a held lock, or in any case. The connection is made when it is needed, to the server that the stream has reached.
+// Lane is a connection to one server that carries only results, so that locks never wait behind them. Commands on the lane have no order with those
+// of the stream, and need none: a result is stored under the token of a held lock, or in any case. The connection is made when it is needed, to the
+// server that the stream has reached.
 //
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
 	stream  *Stream
-	several bool            // the master can have several connections; else results go with the locks
+	several bool            // the master can have several connections; otherwise results go with the locks
 	ctx     context.Context // ends with the lane
 	cancel  func()
 	running sync.WaitGroup
@@ -35,14 +36,14 @@ type Lane struct {
 
 	mu       sync.Mutex
 	queue    commands // to be sent
-	flight   commands // sent and not answered, the oldest first
-	bytes    int      // of results in both
+	flight   commands // sent and not yet answered, the oldest first
+	bytes    int      // the bytes of the results in queue and flight
 	active   bool     // run is running
 	closing  bool
-	run      string      // of the last server
-	watchdog *time.Timer // ends a connection on which nothing moves
-	failed   error       // why the last connection could not be made
-	pause    time.Time   // no other is made until then
+	run      string      // the run of the last server
+	watchdog *time.Timer // ends a connection that carries nothing any more
+	failed   error       // the error with which the last connection could not be made
+	pause    time.Time   // no further connection is made until then
 }
 
 func newLane(s *Stream) *Lane {
@@ -56,10 +57,10 @@ var (
 	errLaneFull    = fmt.Errorf("results of %d MiB are on their way to this master already", laneMost>>20)
 )
 
-// KeyOfBeats is empty: the stream has asked.
+// KeyOfBeats is empty, because the stream has asked the server already.
 func (*Lane) KeyOfBeats() string { return "" }
 
-// Admit refuses a server that doesn't vote for the master: nobody would find a result there.
+// Admit refuses a server that doesn't vote for the master, because nobody would find a result there.
 func (n *Lane) Admit(reached protocol.Server) error {
 	if n.stream.seat.VotesAs() != reached.RunID {
 		return errOtherServer
@@ -70,7 +71,7 @@ func (n *Lane) Admit(reached protocol.Server) error {
 	return nil
 }
 
-// Push sends a command, which is answered within the time for its bytes and the bytes before it.
+// Push sends a command. Its answer must come within the time for its bytes and the bytes before it.
 func (n *Lane) Push(c *Command) {
 	if !n.several {
 		n.stream.Push(c)
@@ -95,7 +96,7 @@ func (n *Lane) Push(c *Command) {
 	Signal(n.work)
 }
 
-// refusal returns why the command can't be sent now, or nil. Callers hold mu.
+// refusal returns the reason why the command can't be sent now, or nil. Callers hold mu.
 func (n *Lane) refusal(c *Command) error {
 	switch {
 	case n.bytes+c.resultBytes() > laneMost:
@@ -108,7 +109,7 @@ func (n *Lane) refusal(c *Command) error {
 	return nil
 }
 
-// keep keeps a connection for as long as there is anything to send.
+// keep makes connections for as long as there is anything to send.
 func (n *Lane) keep() {
 	for {
 		ctx, cancel := context.WithTimeout(n.ctx, n.stream.ConnectTime())
@@ -124,8 +125,8 @@ func (n *Lane) keep() {
 	}
 }
 
-// over fails the commands in flight on a connection that has ended, and all commands if none could be made. It reports whether another connection is
-// needed.
+// over fails the commands in flight on a connection that has ended, or all commands if no connection could be made. It reports whether another
+// connection is needed.
 func (n *Lane) over(made bool, err error) (again bool) {
 	n.mu.Lock()
 	failed := slices.Clone(n.flight)
@@ -148,7 +149,7 @@ func (n *Lane) over(made bool, err error) (again bool) {
 	return again
 }
 
-// serve sends queued commands until the connection ends. The error is nil if it wasn't needed any more.
+// serve sends queued commands until the connection ends. It returns nil if the connection wasn't needed any more.
 func (n *Lane) serve(c protocol.Conn) error {
 	defer context.AfterFunc(n.ctx, c.Close)()
 	n.mu.Lock()
@@ -216,7 +217,7 @@ func (n *Lane) next() (next *Command) {
 	return next
 }
 
-// watch sets the time within which the oldest reply must begin to come. Callers hold mu.
+// watch sets the time within which the reply to the oldest command must begin to come. Callers hold mu.
 func (n *Lane) watch() {
 	n.watchdog.Stop()
 	if len(n.flight) == 0 {
@@ -225,7 +226,7 @@ func (n *Lane) watch() {
 	n.watchdog.Reset(n.patience(n.flight[0].resultBytes()))
 }
 
-// patience returns how long this many bytes may take.
+// patience returns how long the transfer of this many bytes may take.
 func (n *Lane) patience(bytes int) time.Duration {
 	return n.stream.ConnectTime() + time.Duration(bytes)*time.Second/laneRate
 }

@@ -10,15 +10,15 @@ import (
 // soloFrom is the number of batches in a row, each sent by its caller with nothing else under way, after which callers count as alone.
 const soloFrom = 8
 
-// solo lets a caller that is alone with its one master read the reply to its own command: to be woken by the stream's reader would take as long as
-// the master needs. Meanwhile the reader rests, until something else is under way, or nothing was sent between two of its looks. Then the reader
-// waits for replies again, in place of a caller that still does. So a master that hangs, a context that ends and Close delay nobody for longer than
-// that, and the end of an idle connection is noticed.
+// solo lets a caller that is alone, with only one master, read the reply to its own command, because waking it from the stream's reader would take as
+// long as the master needs for the reply. Meanwhile the reader rests, until something else is under way, or nothing was sent between two of its
+// looks. Then the reader waits for replies again, in place of a caller that still waits. So a master that hangs, a context that ends and Close delay
+// nobody for longer than the time between two looks, and the reader notices the end of an idle connection.
 //
-// mu is the stream's. It is held before and after each method, but not while one waits.
+// mu is the stream's. It is held before and after each method, but not while a method waits.
 type solo struct {
 	mu       *sync.Mutex
-	gap      time.Duration // between two looks of the reader; 0: callers never read
+	gap      time.Duration // the time between two looks of the reader; 0: callers never read
 	underWay func() bool   // reports whether a batch has no reply yet
 	row      int           // batches that callers have sent, one after the other
 	rests    bool          // the reader rests
@@ -60,8 +60,8 @@ func (o *solo) rest(direct protocol.Direct) {
 	direct.Resume()
 }
 
-// sentAlone runs after a caller has sent a command itself, with nothing else under way. If the reader rests, the caller reads the reply, provided
-// that it can be read at once.
+// sentAlone is called after a caller has sent a command itself, with nothing else under way. If the reader rests, the caller reads the reply,
+// provided that it can be read at once.
 func (o *solo) sentAlone(can protocol.ConnCapabilities, read func()) {
 	if o.gap > 0 && can.Prompt {
 		o.row++
@@ -81,7 +81,7 @@ func (o *solo) sentAlone(can protocol.ConnCapabilities, read func()) {
 	}
 }
 
-// sentForOthers runs after a batch was sent whose reply isn't for the sending goroutine.
+// sentForOthers is called after a batch was sent whose reply isn't for the sending goroutine.
 func (o *solo) sentForOthers() {
 	o.row = 0
 	if o.rests && !o.reading {

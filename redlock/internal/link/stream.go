@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	renewalsAtOnce = 64 // with one batch
+	renewalsAtOnce = 64 // the most renewals with one batch
 
-	maxQueue  = 4096                   // acquires that may be queued for one master
-	maxBytes  = 1 << 20                // of results in one pipeline, except for the last
-	closeTime = 10 * time.Second       // for a connection to end; a user's dialer may ignore Close
-	OwedGap   = 250 * time.Millisecond // between repetitions of a release that a master has missed
+	maxQueue  = 4096                   // the most acquires that may be queued for one master
+	maxBytes  = 1 << 20                // the most bytes of results in one pipeline, without the last one
+	closeTime = 10 * time.Second       // the most time for a connection to end; a user's dialer may ignore Close
+	OwedGap   = 250 * time.Millisecond // the time between repetitions of a release that a master has missed
 )
 
 // Stream sends commands to one master, in order, in pipelines that concurrent callers share; several pipelines are sent before the first is answered.
@@ -38,42 +38,42 @@ type Stream struct {
 	latency    latency
 	Clock      *admission.Clock
 	seat       *admission.Seat
-	subscribed atomic.Bool   // the master's wake-ups come
+	subscribed atomic.Bool   // the master's wake-ups arrive
 	denied     atomic.Bool   // the master has denied the subscription
 	work       chan struct{} // signals write that there may be something to send
 	tend       chan struct{} // signals watch that something may be due
-	cancel     func()        // ends run at once
+	cancel     func()        // ends the context of run
 	ended      chan struct{} // closed when run returns
-	Lane       *Lane         // for results
-	whole      Whole         // the master that has the server as a part; nil if the server is the whole master
+	Lane       *Lane         // sends results
+	whole      Whole         // the master of which the server is a part; nil if the server is the whole master
 
-	mu              *sync.Mutex               // one for all parts of a master
+	mu              *sync.Mutex               // shared by all parts of a master
 	conn            protocol.Conn             // nil while there is none
-	can             protocol.ConnCapabilities // of conn
-	sending         bool                      // a goroutine is sending on conn, without mu
-	solo            solo                      // a caller that is alone, and reads in place of read
+	can             protocol.ConnCapabilities // the capabilities of conn
+	sending         bool                      // a goroutine is sending on conn, and doesn't hold mu meanwhile
+	solo            solo                      // for a caller that is alone, and reads in place of read
 	queue           commands                  // to be sent
-	renewals        commands                  // extends that a script takes many of: a few with each batch, so that other commands don't wait behind all
+	renewals        commands                  // extends: a few go with each batch, so that other commands don't wait behind all of them
 	acquires        int                       // the number of acquires in queue
 	owed            commands                  // releases to be repeated, in the order in which they are due
-	flight          []*batch                  // sent and not answered, the oldest first
-	spare           *batch                    // an empty one, reused for its capacity
+	flight          []*batch                  // sent and not yet answered, the oldest first
+	spare           *batch                    // an empty batch, reused for its capacity
 	answeredAt      time.Time                 // when the master last answered
-	usedAt          time.Time                 // when it last answered or was probed
+	usedAt          time.Time                 // when the master last answered or was probed
 	tellsMemory     bool                      // the server says how much memory it uses
-	memoryAt        time.Time                 // when it last did, or was asked
-	resent          []string                  // tokens of plain releases that had no effect and are sent again as scripts
-	sendEnded       *sync.Cond                // signals that sending has ended on a connection that is no longer conn
-	connectingSince time.Time                 // since when a connection is being made, while there is none
+	memoryAt        time.Time                 // when the server last said that, or was asked
+	resent          []string                  // tokens of plain releases that had no effect, and are sent again as scripts
+	sendEnded       *sync.Cond                // signals that sending has ended on a connection that isn't conn any more
+	connectingSince time.Time                 // since when a connection is being made, if there is none
 
-	connectedAt time.Time // since when there is conn
+	connectedAt time.Time // when conn was made
 
 	downUntil time.Time     // acquires are refused until then
-	downErr   error         // why there is no connection, or why the server on it takes no locks
-	pause     time.Duration // the last time for which the master was down; it doubles, until a connection has worked for MostPause
+	downErr   error         // the reason why there is no connection, or why the connected server takes no locks
+	pause     time.Duration // the last time for which the master was down; it doubles each time, until a connection has worked for MostPause
 	away      absence
-	unusable  error // why the server refused the last lock it was asked for; nil if it took that
-	isSlow    bool  // it was slow at the last reply
+	unusable  error // the error with which the server refused the last lock it was asked for; nil if it granted that
+	isSlow    bool  // the master was slow at its last reply
 	health
 	closing bool
 }
@@ -81,25 +81,25 @@ type Stream struct {
 // Settings are the settings of a stream.
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
-	Timeout time.Duration // how long the master may take to answer, to begin with
-	Prefix  string        // of all keys
+	Timeout time.Duration // how long the master may take to answer at first; its latency changes that
+	Prefix  string        // the prefix of all keys
 	Solo    time.Duration // how long a caller that is alone waits for its reply itself, once or twice; 0 if it may have other masters to send to
 	Logger  *slog.Logger
 	Watcher Watcher
 }
 
-// Watcher is told when a master comes and goes. It must not block.
+// Watcher is told when a master becomes available or fails. Its methods must not block.
 type Watcher interface {
 	Up(name string)
 	Down(State)
 }
 
-// Whole is a master of several servers, each with some of the keys. Each server's stream is a part.
+// Whole is a master of several servers, each of which has some of the keys. Each server's stream is a part.
 type Whole interface {
-	// Elsewhere takes over a command that a part's server has not executed, because it doesn't have the key, or because the part has ended. It
-	// reports false if neither is true, or there is nowhere else to send the command.
+	// Elsewhere takes over a command that a part's server hasn't executed, because the server doesn't have the key, or because the part has ended. It
+	// returns false if neither is true, or if the command can't be sent anywhere else.
 	Elsewhere(part *Stream, c *Command) bool
-	// Has reports whether a part's server has the key. The mutex of the parts is held.
+	// Has reports whether a part's server has the key. Callers hold the mutex of the parts.
 	Has(part *Stream, key string) bool
 }
 
@@ -108,7 +108,7 @@ func NewStream(m protocol.Master, o Settings, seat *admission.Seat) *Stream {
 	return NewPart(m, o, seat, nil, new(sync.Mutex))
 }
 
-// NewPart is NewStream for a part of a master. All parts share one mutex, because a command may go from one to another.
+// NewPart is NewStream for a part of a master. All parts share one mutex, because a command may move from one part to another.
 func NewPart(m protocol.Master, o Settings, seat *admission.Seat, whole Whole, mu *sync.Mutex) *Stream {
 	s := makeStream(m, o, seat, whole, mu)
 	var ctx context.Context
@@ -138,7 +138,7 @@ func makeStream(m protocol.Master, o Settings, seat *admission.Seat, whole Whole
 	return s
 }
 
-// greeted takes the round trip of a greeting as the first measure of the distance.
+// greeted uses the round trip of a greeting as the first measure of the distance.
 func (s *Stream) greeted(reached protocol.Server) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,13 +176,13 @@ func (s *Stream) String() string { return s.master.String() }
 // Timeout returns how long the master may take to answer now.
 func (s *Stream) Timeout() time.Duration { return s.latency.timeout() }
 
-// MaxTimeout returns how long it may take at most.
+// MaxTimeout returns how long the master may take at most.
 func (s *Stream) MaxTimeout() time.Duration { return s.latency.ceiling() }
 
-// Advice returns what to do about a master that is too far away for the timeout, or nothing.
+// Advice returns advice about a master that is too far away for the timeout, or "".
 func (s *Stream) Advice() string { return s.latency.advice() }
 
-// Subscribed reports whether the master's wake-ups come.
+// Subscribed reports whether the master's wake-ups arrive.
 func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
 
 func (s *Stream) Denied() bool { return s.denied.Load() }
@@ -212,7 +212,7 @@ func (s *Stream) pending() bool { return s.queued() > 0 || len(s.owed) > 0 || le
 // queued returns how many commands are to be sent. Callers hold mu.
 func (s *Stream) queued() int { return len(s.queue) + len(s.renewals) }
 
-// Close lets the stream send what is queued or owed, for at most grace, then closes the master and waits for
+// Close lets the stream send the commands that are queued or owed, for at most grace. Then it closes the master, and waits for
 // run to end.
 func (s *Stream) Close(grace time.Duration) error {
 	s.mu.Lock()
@@ -250,19 +250,19 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	c, err := s.master.Connect(ctx, s.seat)
-	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // callers may ask whether it is their own deadline
+	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // callers may look for their own context's error
 		err = protocol.Unreachable(fmt.Errorf("it can't be connected to, or doesn't answer, within %v", most))
 	}
 	return c, err
 }
 
-// Push queues a command and makes the stream send it. If nothing else is under way the caller sends it itself, which saves a switch of goroutines. It
-// can't block then: the connection is a socket with empty buffers, and the command is short.
+// Push queues a command and makes the stream send it. If nothing else is under way, the caller sends the command itself, which saves a switch of
+// goroutines. That can't block, because the connection is a socket with empty buffers, and the command is short.
 func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && s.queued() == 1 && len(s.flight) == 0 {
-		passes := c.former != nil // it hands the lock to another caller, who waits for the reply
+		passes := c.former != nil // the command hands the lock on to another caller, which waits for the reply
 		if s.flush(); passes {
 			s.solo.sentForOthers()
 		} else {
@@ -284,7 +284,7 @@ func (s *Stream) sentAlone() {
 		return
 	}
 	var cmds []*protocol.Command
-	if len(s.flight) > 0 { // otherwise it has been read
+	if len(s.flight) > 0 { // otherwise the reader has read the reply
 		cmds = s.flight[0].cmds
 	}
 	s.solo.sentAlone(s.can, func() {
@@ -295,7 +295,7 @@ func (s *Stream) sentAlone() {
 	})
 }
 
-// Enqueue queues a command. It is sent with the next push, or when the stream is told to send soon.
+// Enqueue queues a command. The next push, or SendSoon, sends it.
 func (s *Stream) Enqueue(c *Command) {
 	s.mu.Lock()
 	_, err := s.accept(c)
@@ -303,8 +303,8 @@ func (s *Stream) Enqueue(c *Command) {
 	s.Decline(c, err)
 }
 
-// accept queues a command, or returns why not. Acquires are refused while the master is known to be down. Releases are always taken if the master may
-// have something to release: each belongs to an acquire that was sent, so their number is bounded, too. Callers hold mu.
+// accept queues a command, or returns the reason why not. It refuses acquires while the master is known to be down. It always takes a release if the
+// master may have something to release: each release belongs to an acquire that was sent, so their number is bounded too. Callers hold mu.
 func (s *Stream) accept(c *Command) (taken bool, err error) {
 	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
 		err = errUnneeded
@@ -324,7 +324,7 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 	case c.Op == protocol.OpAcquire:
 		s.acquires++
 	case c.Op == protocol.OpRelease && c.Queue && c.acquire.ticket != nil:
-		c.acquire.ticket.left = true // it may be sent after the call has ended: the release that takes the ticket away must follow it
+		c.acquire.ticket.left = true // the acquire may be sent after the call has ended, so the release that removes the ticket must follow it
 	}
 	return true, nil
 }
@@ -336,7 +336,7 @@ var (
 	errUnneeded = errors.New("unneeded")
 )
 
-// Decline answers a command that isn't sent, for a reason that may be nil.
+// Decline answers a command that isn't sent, with the reason, which may be nil.
 func (s *Stream) Decline(c *Command, err error) {
 	if err == nil {
 		return
@@ -352,16 +352,16 @@ func (s *Stream) Decline(c *Command, err error) {
 		return
 	}
 	c.deliver()
-	if former := c.takeFormer(); former != nil { // it can still be sent without the acquire
+	if former := c.takeFormer(); former != nil { // the release can still be sent without the acquire
 		s.Push(former)
 	}
 }
 
-// refusal returns why commands of this kind are refused now, or nil. Callers hold mu.
+// refusal returns the reason why commands of this kind are refused now, or nil. Callers hold mu.
 func (s *Stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
-	// A server that is slow, or takes no new lock, may renew its locks: none may be lost because others are refused.
+	// A server that is slow, or that takes no new locks, may renew its locks: none must be lost because others are refused.
 	renews := op == protocol.OpExtend && s.conn != nil && s.queued() < maxQueue
 	patient := renews && silent <= s.MaxTTL
 	switch {
@@ -371,7 +371,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 		return nil
 	case silent > s.latency.timeout() && !patient:
 		return fmt.Errorf("%w for %v%s", ErrHung, silent.Round(time.Millisecond), s.latency.advice())
-	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // even if it takes no locks
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // even if the server takes no locks
 		return nil
 	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr
@@ -390,8 +390,8 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 	return ticket.left || ticket.uncertain
 }
 
-// Withdraw takes this process out of the queue for a key on the master, unless the master has named so many keys that it must be lying. For a call,
-// it gives back the offered slot.
+// Withdraw removes this process from the queue for a key on the master, unless the master has named so many keys that it must be lying. For a call,
+// it also gives back the slot that is offered to the call.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	cmd := protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}
 	if _, call := protocol.CallOf(process); call > 0 {
@@ -405,7 +405,7 @@ func (s *Stream) Withdraw(key, process string, ticket int64) {
 		return
 	}
 	s.Enqueue(c)
-	s.SendSoon() // not Push: it might run a memory master's commands here, and through them the caller
+	s.SendSoon() // not Push, which could run the commands of a memory master here, and through them the caller
 }
 
 // Usable reports whether acquires are taken now.
@@ -424,8 +424,8 @@ func (s *Stream) silence(now time.Time) time.Duration {
 }
 
 // Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout and, while a connection is being made,
-// the rest of the time for that. If the master's round trips are known, that time is a few of them: a master that hangs then delays nobody for as
-// long as a first connection may take.
+// the rest of the time for the connection. If the master's round trips are known, the time for the connection is a few of them, so that a master that
+// hangs doesn't delay anybody for as long as a first connection may take.
 func (s *Stream) Patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -444,13 +444,13 @@ func (s *Stream) Patience() time.Duration {
 type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
-	fast     []*Command // while it is filled: acquires for its end
+	fast     []*Command // while the batch is filled: acquires for its end
 	sentAt   time.Time
-	users    int // the goroutine that sends it, and the one that settles it: a reply may come before the send has returned
+	users    int // the goroutine that sends the batch, and the one that settles it, because a reply may come before the send has returned
 }
 
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
-// after, but not while it sends.
+// after, but not while flush sends.
 func (s *Stream) flush() {
 	b, dropped := s.nextBatch()
 	c, sends := s.conn, len(b.commands) > 0
@@ -474,7 +474,7 @@ func (s *Stream) flush() {
 		}
 	}
 	s.mu.Lock()
-	if sends { // otherwise sending may by now belong to another goroutine
+	if sends { // otherwise another goroutine may be sending by now
 		s.sending = false
 		s.finished(b)
 		if s.conn != c {
@@ -483,14 +483,14 @@ func (s *Stream) flush() {
 	}
 	if s.queued() > 0 {
 		s.SendSoon()
-	} else if s.closing && !s.pending() { // all remaining commands were dropped
+	} else if s.closing && !s.pending() { // all remaining commands have been dropped
 		Signal(s.tend)
 	}
 }
 
 // nextBatch moves the heads of the queue and of the renewals into a batch, and returns the commands that it drops because nobody needs them. Fast
-// acquires and extends go to its end, so that the master takes all of a kind together. A command that must follow one of them, a release or an extend
-// of the same attempt, never shares its batch: the release gives up an acquire that is not sent yet, and a renewal. Callers hold mu.
+// acquires and extends go to the end of the batch, so that the master takes all of a kind together. A release or extend that must follow one of them
+// never shares its batch: a release gives up an acquire that isn't sent yet, and a renewal. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -562,7 +562,7 @@ func (s *Stream) landed(broken error) {
 	}
 }
 
-// finished ends one use of a batch. After the last, the batch is kept for its capacity. Callers hold mu.
+// finished ends one use of a batch. After the last use the batch is kept for its capacity. Callers hold mu.
 func (s *Stream) finished(b *batch) {
 	if b.users--; b.users == 0 {
 		clear(b.commands)
@@ -576,7 +576,7 @@ const (
 	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
 	MostPause  = time.Second            // with each failure, up to this
 
-	memoryGap = 10 * time.Second // how often a server is asked how much memory it uses, if it says so
+	memoryGap = 10 * time.Second // how often a server is asked how much memory it uses, if it tells that
 
 	hungTime = 30 * time.Second // how long a connection is kept without any reply
 )
@@ -630,7 +630,7 @@ func (s *Stream) unreachable(err error) {
 	s.note(err)
 }
 
-// answer fails the queued commands with err, except releases, which wait for the next connection.
+// answer answers the queued commands with err, except for releases, which wait for the next connection.
 func (s *Stream) answer(err error) {
 	s.mu.Lock()
 	var kept, answered commands
@@ -669,9 +669,9 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 	}
 }
 
-// serve uses a connection until it ends. next is a connection that already replaces it, if any. The error is nil if the connection has worked for a
-// while, so that the next can be made without a pause. One reply isn't enough for that: a server, or something in between, that ends each connection
-// after one would be connected to without end.
+// serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The error is nil if the connection has
+// worked for a while, so that the next one can be made without a pause. A single reply isn't enough for that: otherwise a server that ends each
+// connection after one reply would be connected to without end.
 func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
@@ -681,7 +681,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 		s.usedAt = time.Time{}
 	}
 	s.downUntil, s.downErr = time.Time{}, nil
-	// If it has refused a lock, the next lock will show whether it still does; the trouble with connecting is over.
+	// If the server has refused a lock, only the next lock shows whether it still does. The trouble with connecting is over.
 	recovered := s.unusable == nil
 	if recovered {
 		s.away = absence{}
@@ -808,7 +808,7 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 	}
 }
 
-// attend does what is due and returns when it must run again. over reports that the stream is closing and
+// attend does everything that is due, and returns when it must be called again. over means that the stream is closing and
 // has nothing left to do.
 func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over bool) {
 	s.mu.Lock()
@@ -865,8 +865,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// settle takes the replies of a batch: it passes them on to the callers, after it has put aside commands that must be sent again, and releases that
-// must be repeated.
+// settle handles the replies of a batch. It first puts aside commands that must be sent again, and releases that must be repeated, and then passes
+// the replies on to the callers.
 func (s *Stream) settle(b *batch) {
 	now := time.Now()
 	s.mu.Lock()
@@ -913,7 +913,7 @@ func (s *Stream) settle(b *batch) {
 	}
 }
 
-// DataLost excludes the master until all leases are over that its server may have forgotten, and makes a new connection.
+// DataLost excludes the master until all leases have ended that its server may have forgotten, and makes a new connection.
 func (s *Stream) DataLost() {
 	s.seat.DataLost(time.Now())
 	s.reconnect()
@@ -929,7 +929,7 @@ func (s *Stream) reconnect() {
 	}
 }
 
-// verdict returns what the replies say about the master: why it is unusable, or nil. known is false if they say nothing either way.
+// verdict returns what the replies say about the master: the reason why it is unusable, or nil. known is false if the replies don't say.
 func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var clock int64
 	var votes, lives bool
@@ -942,7 +942,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 			err = c.Reply.Err
 		case c.Reply.Err == nil && asks:
 			votes = true
-		case c.Reply.Err == nil || refused: // it lives, even if it refused this one command
+		case c.Reply.Err == nil || refused: // the server lives, even if it refused this one command
 			lives = true
 		case err == nil:
 			err = c.Reply.Err
@@ -964,7 +964,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.Clock.Observe(clock, b.sentAt, now)
 	}
 	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
-		// Replies to commands from before a jump was noticed don't count either.
+		// Replies to commands that were sent before the jump was noticed don't count either.
 		err = fault
 		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
@@ -984,7 +984,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 			s.down(err, now)
 		}
 		if refuses && s.unusable == nil {
-			Signal(s.tend) // try it soon
+			Signal(s.tend) // try the server soon
 		}
 		if refuses {
 			s.unusable = err
@@ -1003,12 +1003,12 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 }
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
-//   - scripts that the server doesn't know, or no longer;
-//   - acquires and extends that were Fast, and for which more must be done;
+//   - scripts that the server doesn't know, or has forgotten;
+//   - acquires and extends that were Fast, but need the full script;
 //   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
 //   - acquires that were refused only because they were in flight behind such a release.
 //
-// It leaves alone what its caller has given up: the release that follows may be in flight already, and must
+// It skips commands that their callers have given up: a release that follows such a command may be in flight already, and must
 // not be overtaken. Callers hold mu.
 func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	for _, c := range answered {
@@ -1040,7 +1040,7 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	return again
 }
 
-// owe schedules the repetition of a release, unless the key will have expired by then. A release that was to leave a ticket is repeated without one,
+// owe schedules the repetition of a release, unless the key will have expired by then. A release that leaves a ticket is repeated without the ticket,
 // because the caller may have left the queue since. Callers hold mu.
 func (s *Stream) owe(release *Command, now time.Time) {
 	until := release.acquire.mayTake.Add(4 * OwedGap)
@@ -1063,8 +1063,8 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	}
 }
 
-// down refuses acquires for a pause, which doubles while the master keeps failing. At random it ends up to a quarter earlier, so that the processes
-// that have lost a master don't all come back at once. Callers hold mu.
+// down refuses acquires for a pause, which doubles while the master keeps failing. At random, the pause is up to a quarter shorter, so that the
+// processes that have lost a master don't all come back at once. Callers hold mu.
 func (s *Stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), MostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause-rand.N(s.pause/4))
@@ -1074,12 +1074,12 @@ func (s *Stream) down(err error, now time.Time) {
 	}
 }
 
-// note logs and reports each change of whether the master is usable, but not each failure. A master that was down anyway is logged once more if it
+// note logs and reports each change of whether the master is usable, but not each failure. A master that is already down is logged once more if it
 // may have forgotten its locks, or turns out to be slow.
 func (s *Stream) note(err error) {
 	now := time.Now()
 	s.mu.Lock()
-	if err == nil || errors.Is(err, ErrHung) { // one reply in time is not health, and one missing reply is no hang
+	if err == nil || errors.Is(err, ErrHung) { // one reply in time doesn't make a master well, and one missing reply doesn't mean that it hangs
 		slow := s.latency.slow(s.isSlow, s.silence(now), now)
 		if s.isSlow = slow != nil; s.isSlow {
 			err = slow
@@ -1113,7 +1113,8 @@ func (s *Stream) lastReply() time.Time {
 	return s.answeredAt
 }
 
-// probe returns the question for an idle connection: the time, or, if the server has refused locks, whether it takes them again. Callers hold mu.
+// probe returns the question for an idle connection: for the time, or, if the server has refused locks, whether it takes locks again. Callers hold
+// mu.
 func (s *Stream) probe() protocol.Command {
 	if s.unusable != nil {
 		if key := s.trialKey(); key != "" {
@@ -1123,7 +1124,7 @@ func (s *Stream) probe() protocol.Command {
 	return protocol.Command{Op: protocol.OpPing}
 }
 
-// trialKey returns a key on this server that nobody locks, or "" if none was found. Callers hold mu.
+// trialKey returns a key that is on this server and that nobody locks, or "" if none was found. Callers hold mu.
 func (s *Stream) trialKey() string {
 	const most = 1 << 16
 	for i := range most {
@@ -1135,20 +1136,20 @@ func (s *Stream) trialKey() string {
 	return ""
 }
 
-// Fails reports whether the server didn't do its last command, or is slow.
+// Fails reports whether the server hasn't done its last command, or is slow.
 func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.works(time.Now())
 }
 
-// works reports whether the server has done its last command, and is not slow. Its reported state doesn't count, because after a hiccup of the
+// works reports whether the server has done its last command, and isn't slow. Its reported state doesn't count, because after a short failure of the
 // network all masters may be reported as failed at once. Callers hold mu.
 func (s *Stream) works(now time.Time) bool {
 	return s.conn != nil && s.away.since.IsZero() && s.silence(now) <= s.latency.timeout() && s.slow(now) == nil
 }
 
-// slow returns an ErrSlow, with the numbers of now, or nil. Callers hold mu.
+// slow returns an ErrSlow with the present numbers, or nil. Callers hold mu.
 func (s *Stream) slow(now time.Time) error {
 	if !s.isSlow {
 		return nil
@@ -1156,7 +1157,7 @@ func (s *Stream) slow(now time.Time) error {
 	return s.latency.slow(true, s.silence(now), now)
 }
 
-// Away returns since when the master has failed to do what it was asked, and why, as far as this process knows; the zero time if it hasn't.
+// Away returns since when, as far as this process knows, the master has failed to do what it was asked, and why; the zero time if it hasn't failed.
 func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -1170,7 +1171,7 @@ func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	return since, why
 }
 
-// Leads returns the name that all processes give the server that votes, and whether it can lead: whether it answers.
+// Leads returns the name that all processes give the server that votes, and whether the server can lead, which it can if it answers.
 func (s *Stream) Leads() (name string, can bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -1182,7 +1183,7 @@ func (s *Stream) Leads() (name string, can bool) {
 // Shows returns what the master's clock shows at a time of ours, since 1970, and whether that is known.
 func (s *Stream) Shows(now time.Time) (clock time.Duration, known bool) { return s.Clock.Shows(now) }
 
-// State returns what is known of the master.
+// State returns the present knowledge about the master.
 func (s *Stream) State() State {
 	now := time.Now()
 	s.mu.Lock()
@@ -1192,12 +1193,12 @@ func (s *Stream) State() State {
 	case s.conn != nil && slow != nil && (err == nil || errors.Is(err, ErrHung)):
 		err = slow
 	case s.conn == nil || err != nil:
-	case s.away.why != nil: // the pause after a failure is over, and the next command or trial will show
+	case s.away.why != nil: // the pause after a failure is over, and the next command or trial will show whether the master works
 		err, asked = s.away.why, false
 	case !s.wellSince.IsZero():
 		err = &probationError{s.reported, s.probation}
 	default:
-		err = s.reported // it was slow
+		err = s.reported // the master was slow
 	}
 	s.mu.Unlock()
 	state := s.stateWith(err)
@@ -1205,7 +1206,7 @@ func (s *Stream) State() State {
 	return state
 }
 
-// stateWith returns the state of a master that takes no acquires for this reason, or, with nil, takes them.
+// stateWith returns the state of a master that takes no acquires for this reason, or of one that takes them if err is nil.
 func (s *Stream) stateWith(err error) State {
 	server := s.seat.LastReached()
 	s.mu.Lock()

@@ -11,19 +11,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Master does what the Redis scripts do. Its content is exported for tests: some compare the scripts with it, some break it.
+// Master does the same as the Redis scripts. Its fields are exported for tests: some tests compare the scripts with it, others break it.
 type Master struct {
 	Clock  func() time.Time
 	Leases Expiring[string] // tokens, by key
 	Fences Expiring[int64]
-	Beside Expiring[bool]   // fences that outlive the leases with which they were given
-	Plain  Expiring[string] // tokens of holders whose keys nobody has waited for: a release that says Alone frees only these
+	Beside Expiring[bool]   // fences that the master remembers longer than the leases with which it gave them
+	Plain  Expiring[string] // tokens of holders whose keys nobody has waited for: a release with Alone frees only these
 	Queues Expiring[*Queue]
-	Slots  Expiring[Slots] // of keys that several may hold, by key, where this master leads
+	Slots  Expiring[Slots] // by key, if several may hold the key and this master leads
 	Offers Expiring[Offer] // by the name of the call
 	// Results are the remembered results, by key.
 	Results Expiring[protocol.Result]
-	Forced  Expiring[string] // who has released the tokens with OpForce, with their keys
+	Forced  Expiring[string] // by token and key: who has released the token with OpForce
 
 	Processes Processes
 
@@ -38,8 +38,8 @@ func New(name string, clock func() time.Time) *Master {
 	return &Master{Clock: clock, name: name}
 }
 
-// Steady returns a clock that begins with the time of another one, and follows its monotonic reading from then on. So when our wall clock is set, no
-// master in memory seems to have jumped or to be set back, and loses its vote.
+// Steady returns a clock that begins with the present time of now, and follows only its monotonic reading after that. So when somebody sets our wall
+// clock, no master in memory seems to have jumped or to be set back, and so loses its vote.
 func Steady(now func() time.Time) func() time.Time {
 	began := now()
 	return func() time.Time { return began.Add(now().Sub(began)) }
@@ -50,7 +50,7 @@ func (m *Master) String() string { return "memory://" + m.name }
 // Close does nothing.
 func (m *Master) Close() error { return nil }
 
-// Capabilities says that no other process has this master.
+// Capabilities say that no other process has this master.
 func (m *Master) Capabilities() protocol.Capabilities { return protocol.Capabilities{Local: true} }
 
 // Connect returns a connection that answers each command at once.
@@ -112,7 +112,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		reply.Err = protocol.ErrUndecided
 		return reply
 	}
-	if held && token == cmd.Token { // the command came twice
+	if held && token == cmd.Token { // the command has come twice
 		reply.Status, reply.Fence = protocol.StatusGranted, last
 		return reply
 	}
@@ -132,7 +132,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		}
 	}
 	if taken := m.slots(cmd, now)[slot]; !held && !cmd.Offered && !cmd.Fast && taken > now.UnixMicro() && taken <= now.Add(protocol.OfferTime).UnixMicro() {
-		if own, has := m.offered(cmd, now); !has || own != slot { // the leader offers it to another call
+		if own, has := m.offered(cmd, now); !has || own != slot { // the leader has offered the slot to another call
 			held, ends = true, time.UnixMicro(taken)
 		}
 	}
@@ -162,7 +162,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	return reply
 }
 
-// refuse puts the command's process into the line, if it wants to wait. The leader of several slots offers the free ones.
+// refuse puts the command's process into the line, if the process wants to wait. If this master leads several slots, it offers the free ones.
 func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.Time) {
 	leads, asks := cmd.Leads && cmd.Slots > 1, cmd.Process
 	if _, has := m.offered(cmd, now); has && leads && !cmd.Offered {
@@ -188,20 +188,20 @@ func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.T
 	}
 }
 
-// fits reports whether the fence of a free key, before and with the grant of a Fast command, needn't outlive the lease.
+// fits reports whether the master needn't remember the fence of a free key longer than the lease, before and after the grant of a Fast command.
 func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
-// renews reports whether the lock has the fence of a Fast command already, which needn't outlive the lease.
+// renews reports whether the lock already has the fence of a Fast command, and the master needn't remember the fence longer than the lease.
 func (m *Master) renews(cmd *protocol.Command, now time.Time) bool {
 	last, _, known := m.Fences.Get(cmd.Key, now)
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return known && !beside && last == cmd.Fence && protocol.FenceLife(last, now.UnixMicro()) <= cmd.TTL
 }
 
-// rememberFence remembers the fence of a lock as long as the lease, and long enough.
+// rememberFence remembers the fence of a lock at least as long as the lease.
 func (m *Master) rememberFence(cmd *protocol.Command, fence int64, now time.Time) {
 	life := protocol.FenceLife(fence, now.UnixMicro())
 	m.Fences.Set(cmd.Key, fence, now, max(life, cmd.TTL))
@@ -225,7 +225,7 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	}
 	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
 	if !held {
-		m.Plain.Delete(cmd.Key) // an extend doesn't say whether anybody waits
+		m.Plain.Delete(cmd.Key) // an extend doesn't know whether anybody waits
 	}
 	last, _, _ := m.Fences.Get(cmd.Key, now)
 	m.rememberFence(cmd, max(last, cmd.Fence), now)
@@ -288,7 +288,7 @@ func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Time: now.UnixMicro(), Answer: seen}
 }
 
-// remember keeps a result, unless there is one with the same fence or a larger one.
+// remember keeps a result, unless the key has a result with the same fence or a larger one.
 func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
 	if former, _, known := m.Results.Get(key, now); !known || former.Fence < result.Fence {
 		m.Results.Set(key, *result, now, result.Keep)

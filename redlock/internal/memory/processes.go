@@ -10,15 +10,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Processes is what processes tell the master with beats.
+// Processes has the beats that processes have sent to the master.
 type Processes struct {
 	Told map[string]Told // the last beat of each process, by its ID
-	Born int64           // since when it remembers anything, in microseconds; 0 before the first greeting or beat
-	Mark int64           // the latest time that the clock has shown, in microseconds
-	Lost int64           // Born, once a process has told that it knew the master before that; or 0
+	Born int64           // since when the master remembers anything, in microseconds; 0 before the first greeting or beat
+	Mark int64           // the latest time that the master's clock is known to have shown, in microseconds
+	Lost int64           // equals Born if a process has told that it knew the master before Born; 0 otherwise
 }
 
-// Told is what a process has told, and when, in milliseconds.
+// Told is the last beat of a process, and when it came, in milliseconds.
 type Told struct {
 	At int64
 	protocol.Beat
@@ -26,7 +26,7 @@ type Told struct {
 
 func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
-// ahead reports whether the clock was set back since then: from now on, the beat ages.
+// ahead reports whether the clock was set back since the beat came. From now on such a beat ages.
 func (t *Told) ahead(now int64) bool { return t.At-now > 1000 }
 
 // Clone returns a copy, for tests.
@@ -40,7 +40,7 @@ func (p *Processes) Greet(us int64) protocol.Past {
 	return p.Past()
 }
 
-// Past is what a process is told that starts now.
+// Past returns what a process learns that starts now.
 func (p *Processes) Past() protocol.Past {
 	return protocol.Past{Known: true, Born: p.Born, Lost: p.Lost != 0 && p.Lost == p.Born}
 }
@@ -51,7 +51,7 @@ func (p *Processes) begin(us int64) {
 	}
 }
 
-// Beat is OpBeat.
+// Beat does OpBeat.
 func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	now := us / 1000
 	p.begin(us)
@@ -67,7 +67,7 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Since, b.Since), strings.Compare(a.ID, b.ID))
 	})
 	var lines []string
-	var last Told // of the named processes
+	var last Told // the last beats of the named processes
 	ahead := false
 	for _, t := range all {
 		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {
@@ -92,7 +92,7 @@ func (t *Told) line(now int64) string {
 	return fmt.Sprintf("%s %d %d %d %s", t.ID, max(0, now-t.At), t.Number, t.Since, t.About)
 }
 
-// names is OpNames.
+// names does OpNames.
 func (p *Processes) names(ask *protocol.Names, us int64) protocol.Reply {
 	var lines, turns []string
 	for id, t := range p.Told {

@@ -19,21 +19,22 @@ type Place struct {
 	Process string
 	Ticket  int64
 	Ends    time.Time // when the process no longer counts as waiting
-	Slots   int       // the place is for the slots below this, or for slot 0 alone
+	Slots   int       // the place is for all slots below this number, or for slot 0 alone if it is 0
 }
 
-// before reports whether the place is before another process's. Equal tickets are in the order of the names, so that all masters have the same order.
+// before reports whether the place is before the place of another process. Equal tickets are ordered by name, so that all masters have the same
+// order.
 func (p Place) before(ticket int64, process string) bool {
 	return cmp.Or(cmp.Compare(p.Ticket, ticket), cmp.Compare(p.Process, process)) < 0
 }
 
-// isCall reports whether it is a place for several slots.
+// isCall reports whether the place belongs to a call for several slots.
 func (p Place) isCall() bool {
 	_, call := protocol.CallOf(p.Process)
 	return call > 0
 }
 
-// Join gives a process this place, and takes its former one.
+// Join gives a process this place, in exchange for its former one.
 func (q *Queue) Join(p Place) {
 	q.leave(p.Process, math.MaxInt64)
 	at, _ := slices.BinarySearchFunc(q.Places, p, func(a, b Place) int {
@@ -42,17 +43,17 @@ func (q *Queue) Join(p Place) {
 	q.Places = slices.Insert(q.Places, at, p)
 }
 
-// leave takes a process out of the queue if its ticket is not above this one.
+// leave removes a process from the queue, unless its ticket is later than the given one.
 func (q *Queue) leave(process string, ticket int64) {
 	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket <= ticket })
 }
 
-// has reports whether a process has a place with this ticket, or a later one.
+// has reports whether a process has a place with this ticket or a later one.
 func (q *Queue) has(process string, ticket int64) bool {
 	return slices.ContainsFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket >= ticket })
 }
 
-// Oldest returns the first place of another process that is for this slot, or nil. It drops the places before it that have ended.
+// Oldest returns the first place for this slot that isn't the process but's, or nil. It drops places before it that have ended.
 func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
 	for skip := 0; skip < len(q.Places); {
 		switch p := &q.Places[skip]; {
@@ -69,7 +70,7 @@ func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
 	return nil
 }
 
-// elsewhere returns how many may hold the key in the view of the first other process in line, or 0.
+// elsewhere returns how many may hold the key according to the first other process in line, or 0.
 func (q *Queue) elsewhere(but string, now time.Time) uint16 {
 	for _, p := range q.Places {
 		if p.Process != but && now.Before(p.Ends) {
@@ -81,7 +82,7 @@ func (q *Queue) elsewhere(but string, now time.Time) uint16 {
 	return 0
 }
 
-// lines shows the first places of the queue.
+// lines returns the first places of the queue as lines of a reply.
 func (q *Queue) lines(now time.Time) string {
 	var lines []string
 	for _, p := range q.Places[:min(len(q.Places), protocol.MaxWaiters)] {
@@ -92,7 +93,7 @@ func (q *Queue) lines(now time.Time) string {
 	return strings.Join(lines, "\n")
 }
 
-// Listen never misses a message.
+// Listen passes on all messages to a process; it never misses one.
 func (m *Master) Listen(ctx context.Context, process string, _ time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	m.Subscribe(process, message)
 	ready()
@@ -101,7 +102,7 @@ func (m *Master) Listen(ctx context.Context, process string, _ time.Duration, re
 	return context.Cause(ctx)
 }
 
-// Subscribe sends a process's messages to a function, or nowhere if it is nil.
+// Subscribe makes the master call message for each message to the process; nil ends that.
 func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +116,7 @@ func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	}
 }
 
-// publish sends a message to the process of a waiter, and reports whether the process is subscribed.
+// publish sends a message to the process that waits, and reports whether the process is subscribed.
 func (m *Master) publish(process string, w protocol.WakeUp) bool {
 	process, w.Call = protocol.CallOf(process)
 	m.mu.Lock()
@@ -137,7 +138,7 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(cmd.TTL), int(cmd.Slots)})
 	m.Queues.Set(lineOf(cmd), q, now, max(cmd.TTL, ends.Sub(now)))
 	if m.Plain.Delete(cmd.Key); cmd.Slots > 1 {
-		m.Plain.Delete(lineOf(cmd)) // a process with one slot may have it
+		m.Plain.Delete(lineOf(cmd)) // the holder may be a process that knows of one slot only
 	}
 	return q
 }

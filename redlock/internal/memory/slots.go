@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Slots says until when each slot of a key is taken, or offered to somebody, in microseconds. It says only where to look.
+// Slots says until when each slot of a key is taken, or offered to a call, in microseconds. It only says where to look for a free slot.
 type Slots map[int]int64
 
 // Offer is a slot that the master offers to a call.
@@ -18,14 +18,14 @@ type Offer struct {
 	Until int64 // as in Slots
 }
 
-// note notes until when a slot is taken, if the slots are being watched.
+// note notes until when a slot is taken, if the key's slots are being watched.
 func (s Slots) note(slot int, until time.Time) {
 	if _, watched := s[slot]; watched {
 		s[slot] = until.UnixMicro()
 	}
 }
 
-// first returns the slot that is free first, after a number of others, and until when it is taken; -1 if there is none.
+// first returns the slot that will be free first, not counting the first behind ones, and until when it is taken; -1 if there is none.
 func (s Slots) first(behind int) (slot int, taken int64) {
 	all := make([]int, 0, len(s))
 	for slot := range s {
@@ -33,7 +33,7 @@ func (s Slots) first(behind int) (slot int, taken int64) {
 	}
 	slices.SortFunc(all, func(a, b int) int {
 		switch {
-		case s[a] < s[b], s[a] == s[b] && strconv.Itoa(a) < strconv.Itoa(b): // as Redis does
+		case s[a] < s[b], s[a] == s[b] && strconv.Itoa(a) < strconv.Itoa(b): // the order in which Redis has them
 			return -1
 		}
 		return 1
@@ -44,7 +44,7 @@ func (s Slots) first(behind int) (slot int, taken int64) {
 	return all[behind], s[all[behind]]
 }
 
-// slots returns the known slots of the command's key; none unless they are being watched.
+// slots returns the known slots of the command's key, or nil if they aren't being watched.
 func (m *Master) slots(cmd *protocol.Command, now time.Time) Slots {
 	slots, _, _ := m.Slots.Get(lineOf(cmd), now)
 	return slots
@@ -59,7 +59,7 @@ func (m *Master) offered(cmd *protocol.Command, now time.Time) (slot int, has bo
 	return offer.Slot, true
 }
 
-// forgo takes the command's call out of the line, and its offer back.
+// forgo removes the command's call from the line, and takes back its offer.
 func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
 	if slot, has := m.offered(cmd, now); has {
 		m.slots(cmd, now).note(slot, time.UnixMicro(0))
@@ -70,7 +70,7 @@ func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
 	m.Offers.Delete(lineOf(cmd) + cmd.Process)
 }
 
-// watch watches the slots of the command's key for a while.
+// watch begins to watch the slots of the command's key for a while.
 func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 	line := lineOf(cmd)
 	slots, _, known := m.Slots.Get(line, now)
@@ -78,7 +78,7 @@ func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 		slots = make(Slots)
 	}
 	if _, all := slots[int(cmd.Slots)-1]; !all {
-		m.Plain.Delete(line) // a release must be noted
+		m.Plain.Delete(line) // a release must be noted, and so be sent as a script
 		for slot := range int(cmd.Slots) {
 			if _, watched := slots[slot]; !watched {
 				slots[slot] = 0
@@ -91,8 +91,8 @@ func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 	m.Slots.Set(line, slots, now, protocol.WatchTime)
 }
 
-// offer offers each free slot to the first in line that may have it; after them, to the call that asks, if there is one. It wakes all of them except
-// that one.
+// offer offers each free slot to the first in line that may have it and, if slots are left, to the call that asks. It wakes all of them except that
+// call.
 func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 	line, slots, unanswered := lineOf(cmd), m.slots(cmd, now), asks
 	q, _, waiters := m.Queues.Get(line, now)
@@ -121,7 +121,7 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 		}
 		slots.note(slot, until)
 		p := *first
-		if p.isCall() { // the place of a process with one slot stays until that is granted
+		if p.isCall() { // a process that knows of one slot keeps its place until it is granted the slot
 			q.leave(p.Process, math.MaxInt64)
 		}
 		m.Offers.Set(line+p.Process, Offer{slot, until.UnixMicro()}, now, protocol.OfferTime)
@@ -134,7 +134,7 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 	}
 }
 
-// wakeFirst wakes the first in line for the only slot, which is free. A call gets an offer instead. A process doesn't wake itself.
+// wakeFirst wakes the first in line for the only slot, which is free. A call gets an offer instead. The process of the command isn't woken.
 func (m *Master) wakeFirst(cmd *protocol.Command, now time.Time) {
 	q, _, waiters := m.Queues.Get(cmd.Key, now)
 	for waiters {

@@ -17,13 +17,13 @@ type Master interface {
 	// Capabilities are always the same.
 	Capabilities() Capabilities
 
-	// Connect makes a connection within ctx. A server that may be a different one at each connection must pass the admission, if there is one: on its
-	// error there is no connection.
+	// Connect makes a connection within ctx. If the server may be a different one at each connection, it must pass admits, if that isn't nil: if
+	// admits returns an error, no connection is made.
 	Connect(ctx context.Context, admits Admission) (Conn, error)
 
-	// Listen passes on the messages that the server publishes for this process, on a connection of
-	// its own. It calls ready once it can miss none any more, and returns when ctx ends, the
-	// connection breaks or is silent for longer than the patience when asked for a sign of life. The functions don't block.
+	// Listen passes on the messages that the server publishes for this process, on a separate connection. It calls
+	// ready when it can't miss a message any more. It returns when ctx ends, when the connection breaks, or when the
+	// server is silent for longer than the patience after it was asked for a sign of life. The functions don't block.
 	Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(WakeUp)) error
 
 	// Close ends what the master itself has open.
@@ -33,11 +33,11 @@ type Master interface {
 // Capabilities are the differences between masters.
 type Capabilities struct {
 	Local    bool // it is in the memory of this process
-	Shared   bool // other processes may have it too, and it tells each of them about the others
+	Shared   bool // other processes may have the master too, and it tells each of them about the others
 	Several  bool // several connections can be made to it: one for results, and one in place of another that hangs
 	Database int  // the number of the server's database
 
-	// Certificate makes a connection for that alone, and returns until when the server's certificate is valid; zero without TLS.
+	// Certificate makes a connection only to return until when the server's certificate is valid; zero without TLS.
 	// nil where there is none.
 	Certificate func(ctx context.Context) (until time.Time, err error)
 }
@@ -45,7 +45,7 @@ type Capabilities struct {
 // Conn is a connection to a master. The commands take effect in the order in which they are sent.
 // One goroutine at a time sends, and one receives.
 type Conn interface {
-	// Send sends commands, and reports whether they are answered already. After an error the
+	// Send sends commands, and reports whether they are already answered. After an error the
 	// connection is of no use any more, and the server may have seen any of them.
 	Send(cmds []*Command) (answered bool, err error)
 	// Wait blocks until a reply comes, or the connection has ended.
@@ -64,10 +64,10 @@ type ConnCapabilities struct {
 	Direct Direct // nil: only the goroutine that receives can read
 }
 
-// Direct lets the sender of the only command under way read the reply, in place of the goroutine that receives.
+// Direct lets the sender of the only command under way read the reply, instead of the goroutine that receives.
 type Direct interface {
-	// Await blocks until Receive can read the reply without waiting for any of it. It reports false if Interrupt, or the end of the connection, comes
-	// first; the part of the reply that has come by then stays for Receive.
+	// Await blocks until Receive can read the whole reply without waiting. It returns false if Interrupt is called or the connection ends before
+	// that; the part of the reply that has arrived stays for Receive.
 	Await() bool
 	// Interrupt ends Await; Resume lets Wait, Await and Receive wait again.
 	Interrupt()
@@ -86,14 +86,14 @@ const ConnectTrips = 8
 // Admission decides whether a server that was just reached may vote.
 type Admission interface {
 	Admit(Server) error
-	KeyOfBeats() string // the key of OpBeat, under which the server says since when it remembers processes; empty for no question
+	KeyOfBeats() string // the key of OpBeat, under which the server says since when it remembers processes; empty if it isn't to be asked
 }
 
 // Server is a server's description of itself when a connection to it is made.
 type Server struct {
 	RunID         string
 	Version, Mode string
-	Uptime        time.Duration // by its wall clock, in whole seconds, up to one too high
+	Uptime        time.Duration // by its wall clock, in whole seconds, up to a second too long
 	HasUptime     bool
 	Role          string // "master" or "slave", in Redis's words
 	Memory        Memory
@@ -102,19 +102,19 @@ type Server struct {
 	Past             Past
 
 	Time           int64     // its clock, in microseconds since 1970; 0 if unknown
-	Sent, Received time.Time // the round trip of the greeting, between which the clock was read
+	Sent, Received time.Time // when the greeting was sent and answered; the server has read its clock between these times
 }
 
-// Past is what a server may have forgotten, for a process that starts.
+// Past says what a server may have forgotten, for a process that starts.
 type Past struct {
-	Known bool  // the server has told; otherwise the rest is zero
+	Known bool  // the server has told its past; otherwise the other fields are zero
 	Born  int64 // since when it remembers processes, on its clock in microseconds; 0 if no process has told it anything
 	Lost  bool  // a process that knew the server before has since told it that it has lost its data
 }
 
 // Doubt returns how long a server must not vote for a process that meets it for the first time. A server with a young memory may just have lost its
-// data: it waits until that is settled, because a process that knew it before says so with the next beat. A server that has lost its data waits until
-// all leases are over that it may have forgotten.
+// data. It waits for the time settled, because a process that knew it before says so with its next beat. A server that has lost its data waits until
+// all leases have ended that it may have forgotten.
 func (s Server) Doubt(settled, leases time.Duration) (rest time.Duration, lost bool) {
 	age := time.Duration(min(max(s.Time-s.Past.Born, 0), MaxTime.Microseconds())) * time.Microsecond
 	switch {
@@ -128,11 +128,11 @@ func (s Server) Doubt(settled, leases time.Duration) (rest time.Duration, lost b
 	return max(settled-age, 0), false
 }
 
-// Memory is a server's description of its memory. It is zero if the server gives none.
+// Memory is a server's description of its memory. It is zero if the server doesn't give one.
 type Memory struct {
 	Used   int64  // bytes
 	Max    int64  // bytes; 0 without a limit
-	Policy string // what it does at the limit: maxmemory-policy
+	Policy string // what the server does at the limit: maxmemory-policy
 }
 
 // Evicts reports whether the server deletes keys, locks among them, when its memory is full.
@@ -141,7 +141,7 @@ func (m Memory) Evicts() bool { return m.Policy != "" && m.Policy != "noeviction
 // Replica reports whether the server only repeats what its master says.
 func (s Server) Replica() bool { return s.Role != "" && s.Role != "master" }
 
-// TooOld reports whether its version of Redis lacks what the scripts need.
+// TooOld reports whether the server's version of Redis lacks commands that the scripts need.
 func (s Server) TooOld() bool {
 	major, rest, _ := strings.Cut(s.Version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -150,7 +150,7 @@ func (s Server) TooOld() bool {
 	return errMa == nil && errMi == nil && (ma < 6 || ma == 6 && mi < 2)
 }
 
-// Immediate is a connection on which Do answers at once.
+// Immediate is a connection on which the function do answers commands at once.
 type Immediate struct {
 	Do     func(cmds []*Command)
 	closed chan struct{}
@@ -164,7 +164,7 @@ func NewImmediate(do func(cmds []*Command)) *Immediate {
 	return c
 }
 
-// Send has the commands answered.
+// Send lets do answer the commands.
 func (c *Immediate) Send(cmds []*Command) (answered bool, err error) {
 	c.Do(cmds)
 	return true, nil

@@ -1,4 +1,4 @@
-// Package protocol is what a Locker and its masters say to each other, whatever the master is: the commands and
+// Package protocol defines how a Locker and its masters talk, whatever kind of master it is: the commands and
 // their replies, the fence that a master gives, and the marks of its errors.
 package protocol
 
@@ -8,80 +8,80 @@ import (
 	"time"
 )
 
-// Op is what a Command asks of a master.
+// Op is the operation that a Command asks of a master.
 type Op uint8
 
-// The operations. Each is one command on the wire. Operations of a lock have their parameters in the Command itself; others have parameters in its
-// Ask, and results in the Reply's Answer.
+// The operations. Each is one command on the wire. Operations on a lock have their parameters in the Command itself. Other operations have parameters
+// in Ask, and results in the Reply's Answer.
 const (
 	// OpPing asks for the time: it makes the master connect, and shows a dead connection or a clock that jumped.
 	OpPing Op = iota
-	// OpAcquire takes the key, and returns a fence, if the key is free and no process waits for it with an
-	// older ticket; or if it already carries this very token. The oldest waiter of a free key is woken.
+	// OpAcquire takes the key and returns a fence, if the key is free and no process waits for it with an
+	// older ticket, or if the key already carries this very token. The master wakes the oldest waiter of a free key.
 	OpAcquire
 	// OpExtend renews the lease of a key that carries this token, and raises the fence to at least
 	// the one given. Until RefillUntil it also takes the key if it is free. StatusForced has a *Force as its Answer.
 	OpExtend
-	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key. With a *Store as its Ask it has the
-	// master remember a result, if it frees the key.
+	// OpRelease frees the key if it carries this token, and wakes the oldest waiter of a free key. With a *Store as its Ask, the
+	// master also remembers a result, if OpRelease has freed the key.
 	OpRelease
-	// OpBeat, with a *Beat, tells the master of the process, and asks what others have told: *Beats.
+	// OpBeat, with a *Beat, tells the master about the process, and returns what other processes have told: *Beats.
 	OpBeat
 	// OpInspect shows who has the key, who waits for it, and what is remembered for it: *Inspected. It changes nothing.
 	OpInspect
-	// OpForce, with a *Force, is OpRelease by another than the holder: for the TTL, the master answers each OpExtend
+	// OpForce, with a *Force, is an OpRelease by somebody other than the holder. For the TTL, the master answers each OpExtend
 	// of this token with StatusForced.
 	OpForce
-	// OpTrial, with a *Trial, does all commands of the other operations on keys of its own, and leaves nothing. It shows whether a master that has
-	// refused locks takes them again.
+	// OpTrial, with a *Trial, runs all commands of the other operations on separate keys, and leaves nothing behind. It shows whether a master that
+	// has refused locks takes them again.
 	OpTrial
-	// OpNames, with a *Names, asks which processes there are: *Named. The key is that of OpBeat.
+	// OpNames, with a *Names, asks which processes there are: *Named. The key is the key of OpBeat.
 	OpNames
 	// OpRecall asks for the result that is remembered for the key: *Result.
 	OpRecall
-	// OpStore, with a *Store, has the master remember a result for the key if the key carries this token. The key stays as it is.
+	// OpStore, with a *Store, makes the master remember a result for the key if the key carries this token. The key stays locked.
 	OpStore
 	// OpMemory asks a server how much memory it has and uses: *Memory. It needs no key.
 	OpMemory
 
-	Ops // how many there are
+	Ops // the number of operations
 )
 
 // Command is one operation on one master.
 type Command struct {
 	Key   string        // the full key, prefix included: see Key
 	Token string        // the secret that signs the lock
-	TTL   time.Duration // the lease asked for; and see OpForce
-	Fence int64         // OpAcquire: the fence proposed; OpExtend: the lock's
+	TTL   time.Duration // the lease asked for; for OpForce, see there
+	Fence int64         // of OpAcquire: the proposed fence; of OpExtend: the lock's fence
 	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
 	// which OpExtend may take a key that is free.
 	RefillUntil int64
 
 	// Process names the Locker among the waiters. It has one place in the queue of a key, for the oldest of its
-	// calls. Ticket is the place: when that call came, on the masters' clocks in microseconds since 1970, or
+	// calls. Ticket is this place: when that call came, on the masters' clocks in microseconds since 1970, or
 	// TryTicket for a call that doesn't wait.
 	Process string
 	Ticket  int64
 
-	Former string // the token of a lock that OpAcquire frees before it takes the key, or none
+	Former string // the token of a lock that OpAcquire frees before it takes the key; empty for none
 	Op     Op
-	Recall bool // has OpAcquire refused with StatusDone if a result is remembered for the key
-	// Queue has the process wait for the key from now on, with this ticket, for at most the TTL:
-	// OpAcquire if it is refused, OpRelease always. Without it OpRelease ends the wait.
+	Recall bool // makes the master refuse OpAcquire with StatusDone if it remembers a result for the key
+	// Queue makes the process wait for the key from now on, with this ticket, for at most the TTL:
+	// with OpAcquire if it is refused, with OpRelease always. Without Queue, OpRelease ends the wait.
 	Queue bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
 	// Fast makes OpAcquire fail with ErrUndecided unless the key is free, nobody waits for it, and its fence needn't outlive the lease; and OpExtend
 	// unless it only has to renew the lease of a key that has the token and the fence already. The master takes, or renews, many such keys at once.
 	Fast bool
-	// Slots is how many may hold the key of the line at once, in the view of the process, if that is more than one. Key is then that of
-	// the slot asked for, and Process has a CallName: each call has a place of its own, for all slots below Slots.
+	// Slots is how many may hold the key of the line at once according to the process, if more than one. Key is then the key of
+	// the slot asked for, and Process has a CallName: each call has its own place, for all slots below Slots.
 	Slots uint16
-	// Leads is set for the master that offers the slots of the key, in the view of the process: where several are free, or become free, it
-	// decides who asks for which. Offered has OpAcquire take a slot that it has offered, whoever is in line.
+	// Leads is set if the process takes this master for the leader of the key's slots: if several slots are free, or become free, the leader
+	// decides who asks for which. Offered makes OpAcquire take a slot that this master has offered to the call, whoever is in line.
 	Leads, Offered bool
 
-	Ask   Ask   // nil for most
+	Ask   Ask   // nil for most operations
 	Reply Reply // filled in by the master
 }
 
@@ -93,7 +93,7 @@ func (c *Command) Result() *Result {
 	return nil
 }
 
-// Ask is the parameter of an operation that isn't one of a lock. Several masters may share one: nobody changes it.
+// Ask is the parameter of an operation that isn't about one lock. Several masters may share one Ask, so nobody changes it.
 type Ask interface{ ask() }
 
 func (*Beat) ask()  {}
@@ -102,27 +102,27 @@ func (*Trial) ask() {}
 func (*Names) ask() {}
 func (*Store) ask() {}
 
-// Beat is what a process tells its masters of itself.
+// Beat is what a process tells its masters about itself.
 type Beat struct {
 	ID     string        // of the process
-	Number int64         // of the beat: one that comes late doesn't take the place of a later one
-	Life   time.Duration // how long the master remembers it
-	Kind   string        // a word: masters name one process of each kind. All processes of a kind have one Life
+	Number int64         // the number of the beat: one that arrives late doesn't replace a later one
+	Life   time.Duration // how long the master remembers the process
+	Kind   string        // a word: masters name one process of each kind. All processes of one kind have the same Life
 	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
-	About  string        // what else it says of itself, for others to read
+	About  string        // further facts about the process, for other processes to read
 	Asks   []string      // the IDs of processes that the master must name
-	Knew   int64         // since when the master remembers processes, by its earlier reply, or 0: a change means that it has lost its data
+	Knew   int64         // since when the master remembers processes by its earlier reply, or 0: a change means a loss of data
 
-	// Passengers: other news for the masters, as often.
+	// Other news for the masters, sent as often as the beats:
 
 	// Turns has a line for each key that the process has held, or waited for, for long. A line begins with the hash of the key.
 	Turns string
-	// Shown is a time that the master's clock has shown while it was right, in microseconds, or 0. That is known to processes, which have
-	// compared it with other clocks.
+	// Shown is a time that the master's clock has shown while it was right, in microseconds, or 0. Processes know that it was right, because they
+	// have compared it with other clocks.
 	Shown int64
 }
 
-// BeatMemory is how long a master remembers anything of processes after the last one has gone: since when it remembers, and the latest
+// BeatMemory is how long a master remembers its own facts after the last process has gone: since when it remembers, and the latest
 // time that its clock has shown.
 const BeatMemory = time.Hour
 
@@ -134,15 +134,15 @@ type Trial struct{ Channel string }
 
 // Names asks for processes.
 type Names struct {
-	IDs  []string // of these; all if there are none
-	Hash string   // of a key: what they tell of their turns on it; or empty
+	IDs  []string // the processes asked for; all if empty
+	Hash string   // the hash of a key: the answer then has what these processes tell about their turns on it; or empty
 }
 
-// Store makes a master remember a result, unless there is one with a larger fence. A result with no time to keep makes the master forget the one that
-// there is.
+// Store makes a master remember a result, unless it remembers one with a larger fence. If Keep is 0, the master forgets the result that it
+// remembers.
 type Store struct {
 	*Result
-	Anyway bool // also if the key doesn't carry the token, or OpRelease doesn't free it
+	Anyway bool // even if the key doesn't carry the token, or OpRelease doesn't free it
 }
 
 // MaxResult bounds the bytes of a result.
@@ -156,24 +156,24 @@ type Result struct {
 	Fence int64         // of the lock
 }
 
-// TryTicket is behind all others: a key for which anybody waits is refused.
+// TryTicket is later than all other tickets, so a key for which anybody waits is refused.
 const TryTicket = 1<<53 - 1
 
-// OfferTime is how long the leader of a key's slots keeps a slot for the call that it has offered it to. A call that takes longer loses its place in
+// OfferTime is how long the leader of a key's slots keeps a slot for the call to which it has offered it. A call that takes longer loses its place in
 // line there, and gets a place again when it asks.
 const OfferTime = 250 * time.Millisecond
 
 // WatchTime is how long the leader knows which slots are free after a call has been refused. Calls that wait ask more often.
 const WatchTime = 5 * time.Second
 
-// MaxOthers bounds how many processes a master names to a process that doesn't ask for them: one of each kind, locking kinds first. Normally there is
-// one kind, during a change two.
+// MaxOthers bounds how many processes a master names that weren't asked for: one of each kind, locking kinds first. Normally there is
+// one kind, and two during a change.
 const MaxOthers = 30
 
-// MaxProcesses bounds how many processes a master tells of.
+// MaxProcesses bounds how many processes a master names in a reply.
 const MaxProcesses = 1000
 
-// MaxTime bounds the times in replies, and the fences: Redis's Lua counts no more microseconds exactly (285 years).
+// MaxTime bounds the times and fences in replies, because Redis's Lua counts exactly only up to so many microseconds (285 years).
 const MaxTime = (1<<53 - 1) * time.Microsecond
 
 // ParseNumber reads a number that a master has written, from 0 to most.
@@ -187,28 +187,28 @@ func ParseNumber(text string, most int64) (n int64, ok bool) {
 
 // WakeUp is the message to a waiter that a key may be free.
 type WakeUp struct {
-	Key    string // the full key; that of a slot which is offered, if it is for a call
-	Ticket int64  // with which the process is queued
-	Call   uint64 // the call with that place, for a key with several holders; else 0
+	Key    string // the full key; for a call, the key of the slot that is offered to it
+	Ticket int64  // the ticket with which the process is queued
+	Call   uint64 // the call that has this ticket, for a key with several holders; 0 otherwise
 }
 
 // Reply is a master's reply to a Command.
 type Reply struct {
-	Holder string        // StatusHeld: the holder's token; empty if the key is free, and another is next
-	TTL    time.Duration // StatusHeld: the longest time that the lease of the holder, or of that other, can still last. StatusDone by OpAcquire: how long the result is still remembered
-	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: that of the result
+	Holder string        // StatusHeld: the holder's token; empty if the key is free, but another process is next
+	TTL    time.Duration // StatusHeld: the longest rest of the lease of the holder or the next. StatusDone by OpAcquire: how long the result is kept
+	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: the fence of the result
 	Status Status
 	Former Status // OpAcquire: what became of the former token, as of an OpRelease
 	Alone  bool   // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
-	Offer  uint16 // StatusHeld with Leads: 1 + a slot that is offered to the call; 0 for none
-	// Elsewhere is how many may hold the key in the view of another call in line, and 0 if there is none: StatusHeld with Slots.
+	Offer  uint16 // StatusHeld with Leads: 1 + the slot that is offered to the call; 0 for none
+	// Elsewhere is how many may hold the key according to another call in line, or 0 if there is none: StatusHeld with Slots.
 	Elsewhere uint16
-	Time      int64  // the master's clock, in microseconds since 1970; 0 if unknown. OpRelease, OpForce, OpStore and OpNames don't tell it
+	Time      int64  // the master's clock, in microseconds since 1970; 0 if unknown. OpRelease, OpForce, OpStore and OpNames don't return it
 	Answer    Answer // as the operation says; nil for most
 	Err       error  // the master gave no valid reply; Status is StatusNone
 }
 
-// Answer is the answer of an operation that isn't one of a lock.
+// Answer is the answer of an operation that isn't about one lock.
 type Answer interface{ answer() }
 
 func (*Beats) answer()     {}
@@ -218,48 +218,49 @@ func (*Memory) answer()    {}
 func (*Named) answer()     {}
 func (*Result) answer()    {}
 
-// Beats is what a master tells of other processes.
+// Beats is what a master tells about other processes.
 type Beats struct {
-	// Lines are separated by newlines: one for another process of each kind, the one that has locked for longest, and one for each process that was
-	// asked for. A line has its ID, how many milliseconds ago it told of itself, and with which number, since when it locks, and its About.
+	// Lines are separated by newlines: one line for the process of each other kind that has locked for longest, and one for each process that was
+	// asked for. A line has the process's ID, how many milliseconds ago its last beat came, the number of that beat, since when it locks, and its
+	// About.
 	Lines string
 	Mark  int64 // the latest time that the master's clock has shown
-	Born  int64 // since when the master remembers processes: a change means that it has lost its data
+	Born  int64 // since when the master remembers processes: if that changes, the master has lost its data
 }
 
 // Inspected is what a master has for a key.
 type Inspected struct {
 	Holder string        // the holder's token; empty if the key is free
 	TTL    time.Duration // for which the lease of the holder can still last
-	Fence  int64         // the one stored last, or 0
+	Fence  int64         // the fence stored last, or 0
 	Queue  string        // a line for each process that waits: see Waiter
-	Result *Result       // what is remembered, or nil
+	Result *Result       // the remembered result, or nil
 }
 
-// Named is what a master knows of processes.
+// Named is what a master knows about processes.
 type Named struct {
-	Lines string // for each, as in Beats
-	Turns string // for each that tells of the key: its ID and its turn
+	Lines string // a line for each process, as in Beats
+	Turns string // a line for each process that has told of the key: its ID and its turn
 }
 
-// Status is the reply of a master that could be asked.
+// Status is the result of an operation, as the master reports it.
 type Status uint8
 
 // The replies.
 const (
-	StatusNone     Status = iota // no reply, or a ping's
+	StatusNone     Status = iota // no reply, or the reply to a ping
 	StatusGranted                // OpAcquire, OpExtend: the key carries the token now
-	StatusHeld                   // OpAcquire: the key carries another token, or another is next
+	StatusHeld                   // OpAcquire: the key carries another token, or another process is next
 	StatusReleased               // OpRelease: the key carried the token and is free now
 	StatusExpired                // OpExtend, OpRelease, OpStore: the key was free already; OpRecall: no result is remembered
 	StatusForced                 // OpExtend: the token has lost the key by OpForce
 	StatusNotOwner               // OpExtend, OpRelease, OpStore: the key carries another token, and keeps it
-	StatusDone                   // OpAcquire, OpRecall: a result is remembered. OpStore: this one is, or a later one
+	StatusDone                   // OpAcquire, OpRecall: a result is remembered. OpStore: this result is, or a later one
 )
 
-// Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis Cluster keeps the keys of one lock in one
-// place. It ends at the first closing brace, and an empty one doesn't count. So a key that begins with a closing brace, or with opening braces and a
-// closing one, gets an opening brace in front: no two keys have the same name.
+// Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis Cluster keeps the keys of one lock on one
+// node. The tag ends at the first closing brace, and an empty tag doesn't count. So a key that begins with a closing brace, or with opening braces
+// and a closing one, gets an opening brace in front: no two keys have the same name.
 func Key(prefix, key string) string {
 	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {
 		return prefix + ":{{" + key + "}"
@@ -280,9 +281,9 @@ func KeyOf(prefix, name string) string {
 const FenceSlack = 100 * time.Millisecond
 
 // FenceTTL is the shortest time for which a master remembers a fence. Forgetting is safe because a fence is
-// forgotten only when the master's own clock has passed it by this much, and the first fence after that
-// starts at that clock less the slack: above the forgotten one, whatever the clocks of other masters show.
-// It is longer than the slack so that a clock may be set back a little unnoticed.
+// forgotten only when the master's own clock has passed it by this much, and the next fence then
+// starts at that clock minus the slack: above the forgotten one, whatever the clocks of other masters show.
+// It is longer than the slack so that a clock may be set back a little without being noticed.
 const FenceTTL = 5 * time.Second
 
 // FenceLife returns how long a master remembers a fence, which may be ahead of its clock if the proposal came

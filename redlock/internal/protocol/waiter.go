@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A token, and the name of a process among the waiters, end with this many random characters: first the process's ID, and then others.
+// The numbers of random characters with which a token, and the name of a process among the waiters, end: first the process's ID, and then others.
 const (
 	IDLen     = 8
 	RandomLen = 26
@@ -17,11 +17,11 @@ const MaxWaiters = 100
 
 // Waiter is the place of a process in the queue of a key, as OpInspect shows it.
 type Waiter struct {
-	Process string // the end of its name, which begins with its ID
+	Process string // the end of the process's name, which begins with its ID
 	Ticket  int64
 }
 
-// Line returns the waiter as it is in a reply.
+// Line returns the waiter as a line of a reply.
 func (w Waiter) Line() string {
 	process, _ := CallOf(w.Process)
 	return fmt.Sprintf("%d %s", w.Ticket, process[max(0, len(process)-RandomLen):])
@@ -39,8 +39,8 @@ const MaxSlots = 256
 
 const slotInfix = ":slot:"
 
-// SlotKey returns the key of a slot of a lock. Slot 0 is the lock itself, so that a process with one slot excludes those with more
-// from it. No lock has a name like that of another slot: its own ends with a brace.
+// SlotKey returns the key of a slot of a lock. Slot 0 is the lock's own key, so that a process that knows of one slot excludes processes that know of
+// more from that slot. No lock has a name like another slot's: the name of a lock ends with a brace.
 func SlotKey(key string, slot int) string {
 	if slot == 0 {
 		return key
@@ -48,7 +48,7 @@ func SlotKey(key string, slot int) string {
 	return key + slotInfix + strconv.Itoa(slot)
 }
 
-// SlotOf returns the key of the lock, by which its line goes, and the slot of which SlotKey has made the name.
+// SlotOf returns the key of the lock, which its line is named after, and the slot, from a name that SlotKey has made.
 func SlotOf(name string) (key string, slot int) {
 	if strings.HasSuffix(name, "}") {
 		return name, 0
@@ -66,7 +66,7 @@ func CallName(process string, call uint64) string {
 	return process + "#" + strconv.FormatUint(call, 10)
 }
 
-// CallOf returns the process and the call of a name among the waiters. The call is 0 for the name of a process itself, which has no such end.
+// CallOf returns the process and the call from a name among the waiters. The call is 0 for the name of a process itself.
 func CallOf(name string) (process string, call uint64) {
 	if at := strings.LastIndexByte(name, '#'); at >= 0 {
 		if call, err := strconv.ParseUint(name[at+1:], 10, 64); err == nil {

@@ -44,10 +44,10 @@ local function before(name, number)
   return name and (number < ticket or number == ticket and name < process)
 end
 
-local leads, wanted = ARGV[5] % 4 >= 2, tonumber(ARGV[5]) >= 4 -- whoever is in line
+local leads, wanted = ARGV[5] % 4 >= 2, tonumber(ARGV[5]) >= 4 -- this call takes the slot, whoever is in line
 local held = holder()
 if held == token then
-  return {lastFence(), now, former} -- the command came twice
+  return {lastFence(), now, former} -- the command has come twice
 end
 if former == 1 then
   note(SLOT, 0)
@@ -57,7 +57,7 @@ if held then
   left = call('PTTL', LOCK)
 elseif not alone and not wanted then
   local name, number, ends
-  repeat -- until nobody is before this one, or the one that is was woken
+  repeat -- until nobody is before this process, or the process before it was woken
     name, number, ends = oldest(process, now)
     if not before(name, number) then
       name = nil
@@ -69,7 +69,7 @@ elseif not alone and not wanted then
 end
 if not left and not wanted then
   local till = tonumber(call('ZSCORE', FREE, SLOT)) or 0
-  if till > now and till <= now + OFFER * 1000 and offered(process, now) ~= SLOT then -- it is offered to another
+  if till > now and till <= now + OFFER * 1000 and offered(process, now) ~= SLOT then -- the leader has offered the slot to another call
     left = math.ceil((till - now) / 1000)
   end
 end

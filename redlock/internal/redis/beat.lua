@@ -1,11 +1,11 @@
 -- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us asks knew_us
--- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each that is asked for: its id, how many ms ago it
--- told of itself, the number of that beat, since when it locks, what it says about itself}
--- Of each kind it names the one that has locked for longest, one that is about to lock, and one that does neither: kinds has all in this
--- order. A process is forgotten when its life has passed since it told of itself last: ends says when. The server remembers since it was
--- born: after a loss of its data, of which it knows nothing, it is born again. Who knew it before tells it so, and it remembers that as lost,
--- with the birth for which that is true. The mark is the latest time that the clock of this server
--- has shown while it was right. Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
+-- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each process asked for: its id, how many ms ago its
+-- last beat came, the number of that beat, since when it locks, what it says about itself}
+-- Of each kind it names the process that has locked for longest, one that is about to lock, and one that does neither: kinds has all in
+-- this order. The server forgets a process when its life has passed since its last beat: ends says when. The server remembers since it
+-- was born. If it loses its data, which it doesn't notice, it is born again. A process that knew it before tells it the earlier birth, and
+-- the server then notes the present birth as lost. The mark is the latest time that the clock of this server has shown while it was right.
+-- Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
 -- born.lua
 local now = math.floor(us / 1000)
 local id, kind = ARGV[1], ARGV[4]
@@ -29,7 +29,7 @@ if tonumber(ARGV[8]) > tonumber(mark) then
 end
 
 local _, number, since, its = read(id)
-if not number or tonumber(number) < tonumber(ARGV[2]) then -- else it comes late
+if not number or tonumber(number) < tonumber(ARGV[2]) then -- otherwise the beat comes late
   call('HSET', KEYS[1], id, string.format('%.0f %s %s %s %s', now, ARGV[2], ARGV[5], kind, ARGV[6]))
   call('ZADD', KEYS[3], string.format('%.0f', now + ARGV[3]), id)
   local new, former = place(ARGV[5], kind, id), number and place(since, its, id)

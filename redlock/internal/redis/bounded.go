@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	maxGreeting = 8 << 20 // bytes of all that a server says to go-redis: the slots of a large cluster are the longest
-	maxDepth    = 8       // of arrays in arrays
+	maxGreeting = 8 << 20 // the most bytes that a server may send to go-redis: the slots of a large cluster are the longest reply
+	maxDepth    = 8       // the most levels of arrays in arrays
 )
 
-// boundedConn is a connection as go-redis reads it. go-redis allocates whatever a server announces, and panics if that is too much. So it gets only
-// whole values that have been received, and at most the size of a greeting.
+// boundedConn is a connection as go-redis reads it. go-redis allocates whatever length a server announces, and panics if that is too much. So it gets
+// only values that have been received as a whole, and no more bytes than a greeting may have.
 type boundedConn struct {
 	net.Conn
-	in    *bufio.Reader // of the connection
+	in    *bufio.Reader // reads from the connection
 	room  int64         // how many bytes may still come
 	value []byte        // the last value
-	rest  []byte        // the part of it that go-redis hasn't read yet
+	rest  []byte        // the part of value that go-redis hasn't read yet
 
 	refused string // the text of the last value, if it is an error
 }
@@ -34,11 +34,11 @@ func bounded(raw net.Conn, in *bufio.Reader) net.Conn {
 	return &boundedConn{Conn: raw, in: in, room: maxGreeting}
 }
 
-// lastWordsTime is the time for reading the rest on a closed connection.
+// lastWordsTime is how long the rest of a closed connection is read.
 const lastWordsTime = 100 * time.Millisecond
 
-// Write fails with the server's reason if the server has closed the connection, on which we may still be writing: it has too many connections, is in
-// protected mode, or refuses our certificate, which it tells after the handshake.
+// Write fails with the server's reason if the server has closed the connection while we were still writing: because it has too many connections, is
+// in protected mode, or refuses our certificate, which a server says only after the handshake.
 func (c *boundedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err == nil {
@@ -77,13 +77,13 @@ func (c *boundedConn) next() error {
 	return nil
 }
 
-// reason returns, for an error of a closed connection, the server's words when it refused the command before. go-redis takes the refusal of its first
-// command for an old server's, and goes on.
+// reason returns the error of a closed connection. If the server refused the command before, that is the server's text: go-redis takes a refusal of
+// its first command for that of an old server, and goes on.
 func (c *boundedConn) reason(err error) error {
 	if c.refused == "" || !isClosed(err) {
 		return err
 	}
-	text, _, _ := strings.Cut(c.refused, ". ") // what a server in protected mode says has twelve sentences
+	text, _, _ := strings.Cut(c.refused, ". ") // the text of a server in protected mode has twelve sentences
 	return lastWords(text)
 }
 

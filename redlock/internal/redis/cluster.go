@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Cluster is a Redis Cluster: its nodes, each of which is a Master, and which of them has which keys.
+// Cluster is a Redis Cluster: its nodes, each of which is a Master, and the hash slots of each node.
 type Cluster struct {
 	name    string
 	options redis.ClusterOptions
@@ -48,13 +48,13 @@ func (c *Cluster) Node(addr string) *Master {
 	return n
 }
 
-// Topology is which node of a cluster has which slots.
+// Topology says which node of a cluster has which hash slots.
 type Topology struct {
 	Epoch  int64                  // grows with each failover; 0 if unknown
-	Owners map[string][]SlotRange // by address
+	Owners map[string][]SlotRange // the hash slots by the node's address
 }
 
-// SlotRange is the slots from the first to the last.
+// SlotRange is the hash slots from First to Last.
 type SlotRange struct{ First, Last int }
 
 // Configured returns the topology that the client was configured with; known is false if a node must be asked.
@@ -83,11 +83,11 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	}
 	client := redis.NewClient(&o)
 	defer func() { _ = client.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // go-redis ignores the context while it reads; it complains of a client that is closed
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // go-redis ignores the context while it reads
 	pipe := client.Pipeline()
 	slots, info := pipe.ClusterSlots(ctx), pipe.ClusterInfo(ctx)
 	_, err = pipe.Exec(ctx)
-	if slots.Err() != nil || info.Err() != nil { // otherwise there was no connection, such as for a wrong password
+	if slots.Err() != nil || info.Err() != nil { // otherwise there was no connection, for example because of a wrong password
 		err = cmp.Or(slots.Err(), info.Err())
 	}
 	switch {
@@ -126,8 +126,8 @@ func (t Topology) with(slots []redis.ClusterSlot, addr string) (Topology, error)
 // IsMoved reports whether a node has not executed a command because another node has the key.
 func IsMoved(err error) bool { return redis.HasErrorPrefix(err, "MOVED ") }
 
-// MovedTo reads "MOVED <slot> <address>", as this node has answered: the address is one that can be reached from here.
-// ok is false if the error says nothing of the kind. The slot may be none that there is.
+// MovedTo reads the error "MOVED <slot> <address>" of this node. The returned address can be reached from here. ok is false if the error is a
+// different one. The slot may be out of range.
 func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 	var moved redis.Error
 	if !errors.As(err, &moved) {
@@ -141,14 +141,14 @@ func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 		slot = -1
 	}
 	addr = words[2]
-	if at := strings.LastIndexByte(addr, ':'); at >= 0 { // before it there may be an IPv6 address, without brackets
+	if at := strings.LastIndexByte(addr, ':'); at >= 0 { // an IPv6 address without brackets may be before the port
 		addr = net.JoinHostPort(strings.Trim(addr[:at], "[]"), addr[at+1:])
 	}
 	return slot, reachable(addr, m.Addr()), true
 }
 
-// reachable returns the address of a node as it can be reached from here, given the one by which the node at another
-// address, asked, knows it. No host, or a loopback address of another machine, means the host that was asked.
+// reachable returns the address of a node as it can be reached from here. addr is the node's address as the node at the address asked knows it. If
+// addr has no host, or a loopback address of another machine, the host is that of asked.
 func reachable(addr, asked string) string {
 	host, port, err := net.SplitHostPort(addr)
 	askedHost, askedPort, errAsked := net.SplitHostPort(asked)
@@ -158,7 +158,7 @@ func reachable(addr, asked string) string {
 	if host == "" || host == "?" || isLoopback(host) && !isLoopback(askedHost) {
 		host = askedHost
 	}
-	if port == "0" { // a cluster that talks TLS alone
+	if port == "0" { // a cluster that speaks TLS only
 		port = askedPort
 	}
 	return net.JoinHostPort(host, port)
@@ -169,10 +169,10 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback() || host == "localhost"
 }
 
-// Slots is how many parts a Redis Cluster's keys are in, each on one node.
+// Slots is the number of hash slots into which a Redis Cluster divides its keys. Each slot is on one node.
 const Slots = 1 << 14
 
-// HashSlot returns the slot of a Redis key (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
+// HashSlot returns the hash slot of a Redis key (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/).
 func HashSlot(key string) int {
 	if _, rest, found := strings.Cut(key, "{"); found {
 		if tag, _, found := strings.Cut(rest, "}"); found && tag != "" {

@@ -15,24 +15,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// conn is a connection to a Redis server. go-redis has authenticated on it and greeted the server; from then on
-// commands are written, and replies read, on it directly, so that several batches can be under way.
+// conn is a connection to a Redis server. go-redis has authenticated on it and greeted the server. From then on
+// commands are written to it, and replies read from it, directly, so that several batches can be under way.
 type conn struct {
-	client  *redis.Client // which owns the connection
+	client  *redis.Client // owns the connection
 	session *redis.Conn
 	raw     net.Conn
 
-	mu     sync.Mutex // of raw and closed, until the connection is made
+	mu     sync.Mutex // guards raw and closed, until the connection is made
 	closed bool
 
 	scripts *scriptSet
 	known   [scripts]atomic.Bool // the server has the script
-	out     []byte               // the batch that is sent; kept for its room
+	out     []byte               // the batch that is being sent; kept for its capacity
 	in      *bufio.Reader
 	value   value
 }
 
-// Connect makes a connection, which ends with ctx as long as it is being made.
+// Connect makes a connection. If ctx ends before it is made, so does the connection.
 func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	c, err := m.connect(ctx, func(ctx context.Context, c *conn, ready *time.Time) error {
 		return greet(ctx, c, ready, admits)
@@ -79,7 +79,7 @@ func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c 
 	return c, nil
 }
 
-// opened takes the network connection, unless it comes too late.
+// opened keeps the network connection, unless the connecting was given up before.
 func (c *conn) opened(raw net.Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,13 +102,13 @@ func (c *conn) abandon() {
 
 // Close ends the connection.
 func (c *conn) Close() {
-	c.abandon() // first, so that nobody reads on it any more
+	c.abandon() // first, so that nobody reads from it any more
 	_ = c.session.Close()
 	_ = c.client.Close()
 }
 
-// isPrompt reports whether bytes go to a socket, which has room for them when all bytes before them were answered. Connections of other dialers, such
-// as tunnels, may have no room at all.
+// isPrompt reports whether the connection is a socket. A socket has room for new bytes when all bytes before them were answered. Connections of other
+// dialers, such as tunnels, may have no room at all.
 func (c *conn) isPrompt() bool {
 	raw := c.raw
 	if secure, ok := raw.(*tls.Conn); ok {
@@ -223,7 +223,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	return b
 }
 
-// appendBeat appends what a process tells of itself.
+// appendBeat appends the parameters of a beat.
 func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
 	b = appendArray(b, 3+4+10)
 	b = c.appendScript(b, protocol.OpBeat)
@@ -240,7 +240,7 @@ func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
 	return appendNumber(b, beat.Knew)
 }
 
-// appendProcesses appends the keys of what is known of processes.
+// appendProcesses appends the keys with the facts about processes.
 func (c *conn) appendProcesses(b []byte, key string) []byte {
 	b = appendNumber(b, 4)
 	for _, suffix := range []string{"", ":turns", ":ends", ":kinds"} {
@@ -249,7 +249,7 @@ func (c *conn) appendProcesses(b []byte, key string) []byte {
 	return b
 }
 
-// appendScript appends a call of a script. Its source makes it known to all later commands on this connection.
+// appendScript appends a call of a script. The first call has the script's source, which the server knows for all later calls on this connection.
 func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	if c.known[script].Swap(true) {
 		return appendBulk(appendBulk(b, "EVALSHA"), c.scripts[script].hash)
@@ -268,7 +268,7 @@ func together(cmds []*protocol.Command) (n int) {
 // forced is the end of the key by which OpForce marks a token.
 const forced = ":forced:"
 
-// appendTogether appends commands for several keys as one, whose keys have these ends.
+// appendTogether appends commands for several locks as one command. Each lock has keys with these ends.
 func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
 	b = appendArray(b, 4+(len(ends)+2)*len(cmds))
 	b = c.appendScript(b, script)
@@ -296,7 +296,7 @@ func (c *conn) Wait() error {
 	return err
 }
 
-// Receive reads the replies to the commands.
+// Receive reads the replies to the commands of one Send.
 func (c *conn) Receive(cmds []*protocol.Command) error {
 	for len(cmds) > 0 {
 		n, script := together(cmds), cmds[0].Op

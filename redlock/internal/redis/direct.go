@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Await waits for a whole reply: Receive takes it from the buffer. A reply that is longer than that is left to Wait.
+// Await waits until the buffer has a whole reply, which Receive then reads. It leaves a reply that is longer than the buffer to Wait.
 func (c *conn) Await() bool {
 	for more := 1; ; more = c.in.Buffered() + 1 {
 		if _, err := c.in.Peek(more); err != nil {
@@ -23,7 +23,7 @@ func (c *conn) Interrupt() { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) }
 // Resume lets reads wait again.
 func (c *conn) Resume() { _ = c.raw.SetReadDeadline(time.Time{}) }
 
-// isWhole reports whether b begins with all of a value, or with what is none: Receive says so.
+// isWhole reports whether b begins with a whole value, or with bytes that are no value, which Receive then reports.
 func isWhole(b []byte) bool {
 	for values := 1; values > 0; values-- {
 		end := bytes.IndexByte(b, '\n') + 1

@@ -24,34 +24,34 @@ import (
 
 // Examination is the result of a look at a server, for package doctor to judge. Unknown facts are zero.
 type Examination struct {
-	protocol.Server                   // what it says of itself, in the greeting
-	Info            map[string]string // all that it says
-	Config          map[string]string // settings that INFO doesn't have; empty if CONFIG may not be used
-	Unexaminable    bool              // it is in the memory of the process
+	protocol.Server                   // the server's description of itself in the greeting
+	Info            map[string]string // all fields of INFO
+	Config          map[string]string // settings that INFO doesn't have; empty if CONFIG is forbidden
+	Unexaminable    bool              // the master is in the memory of the process
 
-	Name    string         // of the server
-	Cluster bool           // it was looked at as a node of a Redis Cluster
-	Others  []*Examination // the other nodes that have keys; this is the one that is farthest away
+	Name    string         // the name of the server
+	Cluster bool           // the server was examined as a node of a Redis Cluster
+	Others  []*Examination // the other nodes that have keys; this node is the farthest one
 
-	User        string // that asks
-	Addr        string // as configured
-	Reached     string // the address that was connected to, or "unix"; empty if there was no connection
-	Err         error  // why it can't be looked at, or not completely: a redis.Error in the server's own words
-	SpeaksTLS   bool   // it has closed a connection without TLS, and speaks TLS
-	SpeaksPlain bool   // it doesn't answer to TLS, but without
+	User        string // the user that asks
+	Addr        string // the configured address
+	Reached     string // the address that a connection was made to, or "unix"; empty if there was no connection
+	Err         error  // the reason why it can't be examined, or not completely: a redis.Error has the server's own words
+	SpeaksTLS   bool   // the server has closed a connection without TLS, but speaks TLS
+	SpeaksPlain bool   // the server doesn't answer over TLS, but does without
 
-	RoundTrip time.Duration // the median of some
+	RoundTrip time.Duration // the median of several round trips
 	HasClock  bool
-	Offset    time.Duration // of its clock from ours
-	Accuracy  time.Duration // of the offset
+	Offset    time.Duration // how far the server's clock is ahead of ours
+	Accuracy  time.Duration // how exact the offset is
 
 	Refusals  []Refusal
-	NotTried  []string          // commands that would have left a key behind
-	OtherRun  string            // the run ID on a second connection, if that is another one
-	Processes map[string]string // what the processes that lock there have told, by their IDs: see beat.lua
+	NotTried  []string          // commands that weren't tried because they would have left a key behind
+	OtherRun  string            // the run ID on a second connection, if it is a different one
+	Processes map[string]string // the beats of the processes that lock there, by the processes' IDs: see beat.lua
 }
 
-// Refused returns the server's refusal, with Err, or nil if it hasn't answered.
+// Refused returns the server's refusal, if Err is one, and otherwise nil.
 func (x *Examination) Refused() *Refusal {
 	var refused redis.Error
 	if !errors.As(x.Err, &refused) {
@@ -60,7 +60,7 @@ func (x *Examination) Refused() *Refusal {
 	return &Refusal{Text: refused.Error()}
 }
 
-// RemedyTLS returns why TLS fails or is needed, and what to do about it, in a Locker's words; nothing if the reason is a different one.
+// RemedyTLS returns why TLS fails or is needed, and what to do about it, in a Locker's words; nothing if TLS isn't the reason.
 func (x *Examination) RemedyTLS() (why, advice string) {
 	switch {
 	case x.SpeaksPlain:
@@ -90,17 +90,17 @@ type examiner struct {
 	*Master
 	*Examination
 	prefix   string
-	probe    string // the key to try commands on, as rules name keys; of a node of a Redis Cluster, one that it has
+	probe    string // a lock key on which commands are tried; for a node of a Redis Cluster, a key that this node has
 	patience time.Duration
 }
 
-// Examine looks at the server: it waits for each reply for as long as it has patience. On the server it writes one key, of a name that
+// Examine examines the server. patience is how long it waits for each reply. On the server it writes one key, with a name that
 // nobody else uses, and removes it.
 func (m *Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
 	return m.examine(ctx, prefix, newProbe(), patience, false)
 }
 
-// Examine looks at all nodes of the cluster that have keys. If no node tells which these are, it looks at the one that was named first.
+// Examine examines all nodes of the cluster that have keys. If no node says which these are, it examines the node that was configured first.
 func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
 	var t Topology
 	var failed error
@@ -144,7 +144,7 @@ func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Dura
 // newProbe returns a key like a rule's, which nobody else uses.
 func newProbe() string { return "doctor:" + strings.ToLower(rand.Text()) }
 
-// probeIn returns such a key in these slots of a Redis Cluster.
+// probeIn returns a key like newProbe's that is in these hash slots.
 func probeIn(prefix string, has []SlotRange) string {
 	base := newProbe()
 	for i := 0; ; i++ {
@@ -162,7 +162,7 @@ func (m *Master) examine(ctx context.Context, prefix, probe string, patience tim
 	x.options.ReadTimeout, x.options.WriteTimeout = patience, patience
 	c, err := x.connect(ctx)
 	switch {
-	case redis.HasErrorPrefix(err, "NOPERM"): // SELECT or CLIENT SETNAME, without which there is no connection
+	case redis.HasErrorPrefix(err, "NOPERM"): // the user may not call SELECT or CLIENT SETNAME, without which there is no connection
 		_ = x.note("info", err)
 		return x.Examination
 	case err != nil:
@@ -174,10 +174,10 @@ func (m *Master) examine(ctx context.Context, prefix, probe string, patience tim
 	defer context.AfterFunc(ctx, c.abandon)()
 	steps := []func(context.Context, *redis.Conn) error{x.readInfo, x.measure, x.readConfig, x.readProcesses, x.tryCommands, x.trySubscribe}
 	switch x.Mode {
-	case "sentinel": // has no keys
+	case "sentinel": // a sentinel has no keys
 		steps = nil
 	case "cluster":
-		if !asNode { // it need not have the key
+		if !asNode { // a node need not have the key
 			steps = steps[:4]
 		}
 	}
@@ -212,10 +212,10 @@ func (x *examiner) connect(ctx context.Context) (*conn, error) {
 	return nil, err
 }
 
-// KeyOfBeats is empty: it isn't asked what the server remembers.
+// KeyOfBeats is empty, because the server isn't to be asked since when it remembers.
 func (*examiner) KeyOfBeats() string { return "" }
 
-// Admit notes which server was reached: that of the first connection, or another one.
+// Admit notes the server that was reached on the first connection, and whether a later connection has reached a different one.
 func (x *examiner) Admit(reached protocol.Server) error {
 	if x.Info == nil {
 		x.Server = reached
@@ -225,10 +225,10 @@ func (x *examiner) Admit(reached protocol.Server) error {
 	return nil
 }
 
-// dialWith connects with this TLS, or without any.
+// dialWith connects with this TLS configuration, or without TLS if it is nil.
 func (x *examiner) dialWith(ctx context.Context, secure *tls.Config) (net.Conn, error) {
 	dial := x.options.Dialer
-	if dial == nil || x.options.TLSConfig != nil { // which its dialer includes
+	if dial == nil || x.options.TLSConfig != nil { // whose dialer includes TLS
 		dial = new(net.Dialer).DialContext
 	}
 	raw, err := dial(ctx, cmp.Or(x.options.Network, "tcp"), x.options.Addr)
@@ -250,7 +250,7 @@ func (x *examiner) dialWith(ctx context.Context, secure *tls.Config) (net.Conn, 
 	return conn, nil
 }
 
-// lookCloser finds out why a server has closed the connection, or doesn't answer over TLS.
+// lookCloser finds out why a server has closed the connection, or why it doesn't answer over TLS.
 func (x *examiner) lookCloser(ctx context.Context) {
 	secure := x.options.TLSConfig
 	if errors.Is(x.Err, context.DeadlineExceeded) && secure != nil {
@@ -264,7 +264,7 @@ func (x *examiner) lookCloser(ctx context.Context) {
 	if text, refused := strings.CutPrefix(said, "-"); refused {
 		x.Err = lastWords(text)
 	} else if err != nil && !isClosed(err) {
-		x.Err = err // such as TLS's reason
+		x.Err = err // for example TLS's own reason
 	} else if secure == nil {
 		ctx, cancel := context.WithTimeout(ctx, x.patience)
 		defer cancel()
@@ -275,7 +275,7 @@ func (x *examiner) lookCloser(ctx context.Context) {
 	}
 }
 
-// ask sends one word, and returns the first line that the server says.
+// ask sends one word, and returns the first line of the server's answer.
 func (x *examiner) ask(ctx context.Context, secure *tls.Config) (line string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, x.patience)
 	defer cancel()
@@ -285,7 +285,7 @@ func (x *examiner) ask(ctx context.Context, secure *tls.Config) (line string, er
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	defer func() { _ = conn.Close() }()
-	_, _ = io.WriteString(conn, "PING\r\n") // some speak without being asked, and close
+	_, _ = io.WriteString(conn, "PING\r\n") // some servers write without being asked, and close
 	line, err = bufio.NewReader(io.LimitReader(conn, 1000)).ReadString('\n')
 	return strings.TrimSpace(line), err
 }
@@ -306,7 +306,7 @@ func (lastWords) RedisError() {}
 // note notes a server's refusal of a command. It returns any other error.
 func (x *examiner) note(command string, err error) error {
 	var refused redis.Error
-	elsewhere := x.Cluster && IsMoved(err) // such as the key with the processes
+	elsewhere := x.Cluster && IsMoved(err) // another node has the key, such as the one with the beats
 	if err != redis.Nil && errors.As(err, &refused) && !elsewhere {
 		x.Refusals = append(x.Refusals, Refusal{command, refused.Error()})
 	}
@@ -314,14 +314,14 @@ func (x *examiner) note(command string, err error) error {
 }
 
 func unlessRefused(err error) error {
-	var refused redis.Error // as redis.Nil is, too
+	var refused redis.Error // redis.Nil is one too
 	if errors.As(err, &refused) {
 		return nil
 	}
 	return err
 }
 
-// readInfo asks for all that the server says of itself. A user without the right to INFO is told nothing.
+// readInfo asks for all fields of INFO. A user without the right to INFO gets none.
 func (x *examiner) readInfo(ctx context.Context, cn *redis.Conn) error {
 	reply, err := cn.Info(ctx).Result()
 	x.Info = maps.Collect(infoFields(reply))
@@ -331,7 +331,7 @@ func (x *examiner) readInfo(ctx context.Context, cn *redis.Conn) error {
 // samples is how often the round trip is measured.
 const samples = 5
 
-// measure learns the round trip, and how far the server's clock is ahead of ours.
+// measure measures the round trip, and how far the server's clock is ahead of ours.
 func (x *examiner) measure(ctx context.Context, cn *redis.Conn) error {
 	var took []time.Duration
 	for range samples {
@@ -352,7 +352,7 @@ func (x *examiner) measure(ctx context.Context, cn *redis.Conn) error {
 	return nil
 }
 
-// readConfig asks for settings that INFO does not have. Many users, and those of hosted servers, may not.
+// readConfig asks for settings that INFO doesn't have. Many users have no right to CONFIG, in particular on hosted servers.
 func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 	x.Config = make(map[string]string)
 	for _, name := range []string{"appendfsync", "no-appendfsync-on-rewrite", "save", "stop-writes-on-bgsave-error"} {
@@ -365,7 +365,7 @@ func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 	return nil
 }
 
-// readProcesses asks which processes take locks there. A user who may not is told nothing about them.
+// readProcesses asks which processes take locks there. A user without the right to do so gets none.
 func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	key := x.prefix + ":processes:{processes}"
 	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMilli(), 10)
@@ -379,17 +379,17 @@ func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	return unlessRefused(err)
 }
 
-// tried are the commands that locks need, with arguments by which they do nothing to a missing key. A server checks ACLs first, so the reply shows
-// whether the user has the right. Rights are tried rather than asked for: ACL DRYRUN and ACL GETUSER are for administrators, and unknown to older
-// servers. Each command is tried by itself, and not in the script of OpTrial, so that all missing rights show at once, whether or not the user may
-// run scripts.
+// tried are the commands that locks need, with arguments with which they do nothing to a missing key. A server checks ACLs first, so the reply shows
+// whether the user has the right. Rights are tried because asking for them, with ACL DRYRUN and ACL GETUSER, is for administrators, and unknown to
+// older servers. Each command is tried by itself, and not in the script of OpTrial, so that all missing rights show at once, whether or not the user
+// may run scripts.
 var tried = []string{
 	"exists", "get", "lindex 0", "lpop", "ltrim 0 0", "lset 0 x", "lrem 1 x", "pttl", "pexpire 1000", "zrange 0 0", "zscore x", "zrem x",
 	"hget x", "hdel x",
 }
 
-// makers are the commands that would make a key. They are tried on a string, which lasts for a second at most: as it is no list,
-// sorted set or hash, they fail and do nothing.
+// makers are the commands that would create a key. They are tried on a string, which lasts for a second at most. As it isn't a list, a
+// sorted set or a hash, they fail and do nothing.
 var makers = []string{"rpush x", "zadd 1 x", "hset x x"}
 
 const makeString, remove = "set x PX 1000", "del"
@@ -418,13 +418,13 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	if err := x.exec(ctx, pipe); err != nil {
 		return err
 	}
-	// A user who may not access the key makes none.
+	// A user without the right to the key can't create it.
 	deletes := !redis.HasErrorPrefix(del.Err(), "NOPERM") || strings.Contains(del.Err().Error(), " to access ")
 	for _, command := range makers {
 		if set.Err() == nil {
-			try(makeString) // in case the other one is over
+			try(makeString) // if the string has already ended
 		} else if !deletes {
-			x.NotTried = append(x.NotTried, strings.Fields(command)[0]) // nothing must be left
+			x.NotTried = append(x.NotTried, strings.Fields(command)[0]) // no key may be left behind
 			continue
 		}
 		try(command)
@@ -446,7 +446,7 @@ func (x *examiner) exec(ctx context.Context, pipe redis.Pipeliner) error {
 
 func (x *examiner) channel() string { return x.prefix + ":wake:" + x.probe }
 
-// trySubscribe subscribes on a second connection, as a process does while its calls wait. It also shows whether that connection reaches the same
+// trySubscribe subscribes on a second connection, as a process does while its calls wait. The connection also shows whether it reaches the same
 // server.
 func (x *examiner) trySubscribe(ctx context.Context, _ *redis.Conn) error {
 	c, err := x.connect(ctx)

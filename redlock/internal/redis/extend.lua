@@ -5,14 +5,14 @@ local now, ttl, fence = time[1] * 1000000 + time[2], tonumber(ARGV[4]), tonumber
 -- lock.lua
 -- fence.lua
 local by = call('GET', KEYS[1] .. ':forced:' .. ARGV[1])
-if by then -- also where the token has the key again: the server may have read its acquire late
+if by then -- even if the token has the key again, because the server may have read its acquire late
   return {-2, now, by}
 end
 local held, marks = holder()
 local last, text = lastFence()
 if held == ARGV[1] then
-  -- Before all that needs memory: a server that lacks it renews what it has. The list may be gone after that: PEXPIRE deletes it if the
-  -- server was suspended within it for the whole TTL.
+  -- First renew what the server has, before any command that needs memory, which the server may lack. The list may be gone after that:
+  -- PEXPIRE deletes it if the server was suspended within PEXPIRE for the whole TTL.
   call('PEXPIRE', KEYS[1], ttl)
   if fenceLife(fence, now) <= ttl and text == ARGV[6] then
     return {1, now}
@@ -22,5 +22,5 @@ elseif held then
 elseif now >= tonumber(ARGV[7]) then
   return {0, now}
 end
--- It has a fence to remember, or the lease is valid but this master lacks the key.
+-- The server must store a fence, or lacks the key although the lease is valid.
 return grant(ARGV[1] .. (marks or '+'), math.max(last, fence), now, ttl) or {1, now}

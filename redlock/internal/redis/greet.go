@@ -28,7 +28,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	clock := pipe.Do(ctx, "time")
 	sections := []*redis.StringCmd{pipe.Info(ctx, "server"), pipe.Info(ctx, "replication"), pipe.Info(ctx, "memory")}
 	past := askPast(ctx, pipe, admits)
-	_, err := pipe.Exec(ctx) // authenticates first
+	_, err := pipe.Exec(ctx) // Exec authenticates first
 	remembers, withheld := past()
 	if withheld && cmp.Or(clock.Err(), sections[0].Err(), sections[1].Err(), sections[2].Err()) == nil {
 		err = nil
@@ -38,8 +38,8 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	switch {
 	case ready.IsZero():
 		return err
-	case err == nil, redis.HasErrorPrefix(err, "NOPERM"): // it may vote all the same
-	case strings.Contains(sections[0].Val(), "_mode:sentinel"): // redis_mode or, of Valkey, server_mode; it has no TIME
+	case err == nil, redis.HasErrorPrefix(err, "NOPERM"): // the server may vote even if INFO is denied
+	case strings.Contains(sections[0].Val(), "_mode:sentinel"): // redis_mode or, in Valkey, server_mode; a sentinel has no TIME
 	case errors.As(err, &refused):
 		return &connectError{err.Error(), err}
 	default:
@@ -52,7 +52,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	for _, section := range sections {
 		maps.Insert(info, infoFields(section.Val()))
 	}
-	up, errUp := strconv.ParseInt(info["uptime_in_seconds"], 10, 64) // negative if its clock was set back since it started
+	up, errUp := strconv.ParseInt(info["uptime_in_seconds"], 10, 64) // negative if the server's clock was set back since it started
 	uptime, most := time.Duration(0), int64(protocol.MaxTime/time.Second)
 	hasUptime := errUp == nil && -most <= up && up <= most
 	if hasUptime {
@@ -62,7 +62,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	if err != nil {
 		return err
 	}
-	if remembers.Known && remembers.Born == 0 { // so its memory ages even if this process leaves before the server has a vote
+	if remembers.Known && remembers.Born == 0 { // so the memory ages even if this process leaves before the server has a vote
 		if err := unlessRefused(c.session.Eval(ctx, serverScripts[begin].source, []string{admits.KeyOfBeats()}).Err()); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	return admits.Admit(protocol.Server{
 		RunID:     info["run_id"],
 		Version:   info["redis_version"],
-		Mode:      cmp.Or(info["redis_mode"], info["server_mode"]), // Redis, Valkey
+		Mode:      cmp.Or(info["redis_mode"], info["server_mode"]), // the names in Redis and in Valkey
 		Uptime:    uptime,
 		HasUptime: hasUptime,
 		Role:      info["role"],
@@ -84,7 +84,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	})
 }
 
-// askPast asks since when the server remembers processes. withheld is true if it doesn't say, or only a part.
+// askPast asks since when the server remembers processes. withheld is true if the server doesn't say all of it.
 func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admission) func() (past protocol.Past, withheld bool) {
 	if admits == nil || admits.KeyOfBeats() == "" {
 		return func() (past protocol.Past, withheld bool) { return past, false }
@@ -100,7 +100,7 @@ func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admissio
 	}
 }
 
-// certifiedUntil returns until when the server's certificate, and the certificates that vouch for it, are valid; zero without TLS.
+// certifiedUntil returns the time until which the server's certificate, and the certificates that vouch for it, are valid; zero without TLS.
 func certifiedUntil(raw net.Conn) (until time.Time) {
 	secure, ok := raw.(*tls.Conn)
 	if !ok {
@@ -108,7 +108,7 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 	}
 	state := secure.ConnectionState()
 	chains := state.VerifiedChains
-	if len(chains) == 0 && len(state.PeerCertificates) > 0 { // they are not verified
+	if len(chains) == 0 && len(state.PeerCertificates) > 0 { // the client doesn't verify certificates
 		chains = [][]*x509.Certificate{state.PeerCertificates[:1]}
 	}
 	for _, chain := range chains {
@@ -120,7 +120,7 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 	return until
 }
 
-// certificate makes a connection to see the certificate, and returns until when it is valid.
+// certificate makes a connection to see the certificate, and returns the time until which it is valid.
 func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	raw, err := m.open(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func memoryOf(info map[string]string) protocol.Memory {
 	return protocol.Memory{Used: number("used_memory"), Max: number("maxmemory"), Policy: info["maxmemory_policy"]}
 }
 
-// timeOf reads the reply to TIME, which is an error for a user who may not ask: then the time is 0.
+// timeOf reads the reply to TIME. The time is 0 for a user without the right to TIME.
 func timeOf(clock *redis.Cmd) (us int64, err error) {
 	if clock.Err() != nil {
 		return 0, nil
@@ -163,8 +163,8 @@ func infoFields(text string) func(yield func(string, string) bool) {
 	}
 }
 
-// connectError says why there is no connection. It wraps nothing: for an error while it connects, go-redis returns only the wrapped error, and the
-// reason would be lost.
+// connectError is the reason why there is no connection. It has no Unwrap, because go-redis returns only the wrapped error if one occurs while it
+// connects, and the reason would be lost.
 type connectError struct {
 	text  string
 	cause error
@@ -180,8 +180,8 @@ func (e *connectError) Is(target error) bool {
 // As makes errors.As find the cause.
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 
-// peerTrouble adds to a failed greeting a guess about the peer, unless it is a Redis server, which gives the reason itself. late is the context's
-// error.
+// peerTrouble adds a guess about the peer to the error of a failed greeting, unless the peer is a Redis server, which gives the reason itself. late
+// is the context's error.
 func peerTrouble(err, late error, secure bool) error {
 	var dial *net.OpError
 	_, advice := remedyOfTLS(err)
@@ -200,10 +200,10 @@ func peerTrouble(err, late error, secure bool) error {
 	return err
 }
 
-// remedy is why a server takes no locks at all, and what to do about it, for errors with this beginning.
+// remedy says why a server takes no locks at all, and what to do about it, for errors that begin with a text.
 type remedy struct {
 	begins, why, advice string
-	mark                error // ErrUnusable, unless the connection is to be made and greeted anew
+	mark                error // ErrUnusable, unless a new connection must be made and greeted
 }
 
 const (
@@ -211,7 +211,7 @@ const (
 	asItIs      = "use Redis 6.2 or newer, or Valkey, without renamed commands, and without a proxy before it"
 )
 
-// remedies are all advice about refusals, from a Locker and from doctor.
+// remedies has all advice about refusals, of a Locker and of doctor.
 var remedies = []remedy{
 	{begins: "NOAUTH ", why: "it needs a password", advice: "write redis://user:password@ before its address, or set username and password"},
 	{begins: "WRONGPASS ", why: "the user name or the password is wrong, or the user is off", advice: "correct them, or look at the user with ACL GETUSER"},
@@ -232,7 +232,7 @@ var remedies = []remedy{
 	{begins: "ERR DB index is out of range", why: "it has no database of this number", advice: "leave the database out of its URL, or raise its databases"},
 	{begins: "DENIED ", why: "it is in protected mode", advice: "set a password on its default user (requirepass) or, if only your own machines reach it, CONFIG SET protected-mode no"},
 	{begins: "ERR unknown command", why: "it lacks a command", advice: asItIs},
-	{begins: "ERR Unknown Redis command called from", why: "it lacks a command", advice: asItIs}, // by a script
+	{begins: "ERR Unknown Redis command called from", why: "it lacks a command", advice: asItIs}, // the command of a script
 }
 
 const (
@@ -240,7 +240,7 @@ const (
 	withoutTLS  = "write redis:// instead of rediss:// in masters, or use the server's TLS port (tls-port in redis.conf)"
 )
 
-// remedyOfTLS returns why TLS fails, and what can be done about it; nothing for other errors.
+// remedyOfTLS returns why TLS fails, and what to do about it, or nothing for other errors.
 func remedyOfTLS(err error) (why, advice string) {
 	var noTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
@@ -267,7 +267,7 @@ func remedyOfTLS(err error) (why, advice string) {
 	switch {
 	case !found:
 		return "", ""
-	case strings.Contains(alert, "certificate"), strings.Contains(alert, "decrypting"): // the signature of a certificate
+	case strings.Contains(alert, "certificate"), strings.Contains(alert, "decrypting"): // the signature of a certificate is wrong
 		return "it refuses our certificate, or needs one: " + alert,
 			"show a certificate that the server's authority has signed (client_auth in Caddy, --tls-cert and --tls-key, Certificates in Go), or CONFIG SET tls-auth-clients no"
 	}
@@ -291,7 +291,7 @@ func explained(err error) error {
 	}
 	text := refused.Error()
 	if _, inner, found := strings.Cut(text, "@user_script: "); found && strings.HasPrefix(text, "ERR Error running script") {
-		_, inner, _ = strings.Cut(inner, ": ") // Redis before 7.0: the line number, then the command's error
+		_, inner, _ = strings.Cut(inner, ": ") // before Redis 7.0: the line number, then the error of the command
 		text = "ERR " + inner
 		if code, isCode := strings.CutPrefix(inner, "-"); isCode {
 			text = code

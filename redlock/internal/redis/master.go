@@ -1,5 +1,5 @@
-// Package redis is a Redis server, or a node of a Redis Cluster, as a master: the scripts that lock, and all that is
-// known of its wire. go-redis dials, secures and greets; from then on commands are written and replies read directly, so
+// Package redis is a Redis server, or a node of a Redis Cluster, as a master: it has the scripts that lock, and all code for the
+// connection to the server. go-redis dials, secures and greets. After that, commands are written and replies read directly, so
 // that several batches can be under way.
 package redis
 
@@ -16,10 +16,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// longest bounds what go-redis waits for while it makes a connection, where the caller's context doesn't before.
+// longest bounds how long go-redis waits while it makes a connection, if the caller's context doesn't end before.
 const longest = time.Minute
 
-// poolSize is one more than the connections that a client has: after as many failed dials go-redis begins to
+// poolSize is one more than the connections that a client has. After poolSize failed dials, go-redis begins to
 // dial in the background, in a goroutine that outlives the client.
 const poolSize = 2
 
@@ -27,20 +27,20 @@ const poolSize = 2
 type Master struct {
 	name    string
 	options redis.Options
-	dial    dialer // as the client was configured
+	dial    dialer // the dialer of the client's options
 	scripts *scriptSet
 
-	doing protocol.Conn // of Do
+	doing protocol.Conn // the connection for Do
 }
 
-// New returns a master of the server that a client with these options would use. It connects with options of its own:
-// to one connection, without retries.
+// New returns a master for the server that a client with these options would use. It changes the options for itself:
+// one connection, and no retries.
 func New(o redis.Options) *Master {
 	m := &Master{name: serverName(&o), scripts: serverScripts}
 	o.MaxRetries = -1
 	o.DialerRetries = 1
-	o.DisableIdentity = true // a round trip less
-	o.Protocol = 2           // has no messages from the server, of which go-redis complains on standard error if they can't be read
+	o.DisableIdentity = true // saves a round trip
+	o.Protocol = 2           // without messages from the server: go-redis complains on standard error if it can't read them
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = longest, longest, longest
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1
@@ -56,8 +56,8 @@ func New(o redis.Options) *Master {
 // dialer makes a network connection.
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialerFor returns a dialer whose TLS handshake ends with the context, too: go-redis's own ignores the context while
-// it waits for TLS.
+// dialerFor returns a dialer whose TLS handshake ends with the context as well. go-redis's own dialer ignores the context during the
+// handshake.
 func dialerFor(secure *tls.Config) dialer {
 	if secure == nil {
 		return new(net.Dialer).DialContext
@@ -65,9 +65,9 @@ func dialerFor(secure *tls.Config) dialer {
 	return (&tls.Dialer{Config: secure}).DialContext
 }
 
-// open makes a network connection to the server, before go-redis asks for one: its pool writes a line to standard error for
-// each dial that fails, and only a logger of the whole process can change that. A dialer that ignores the context is left
-// behind when that ends.
+// open makes a network connection to the server before go-redis asks for one, because go-redis's pool writes a line to standard error for
+// each failed dial, and only a logger for the whole process can change that. If the context ends, open doesn't wait for a dialer that
+// ignores the context.
 func (m *Master) open(ctx context.Context) (net.Conn, error) {
 	type result struct {
 		raw net.Conn
@@ -92,8 +92,8 @@ func (m *Master) open(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// serverName names a server by its address, without credentials or database: these don't make
-// another server of it.
+// serverName names a server by its address, without credentials or database, because two names must not differ for
+// one server.
 func serverName(o *redis.Options) string {
 	scheme := "redis"
 	switch {
@@ -110,12 +110,12 @@ func (m *Master) String() string { return m.name }
 // Addr returns the address of the server.
 func (m *Master) Addr() string { return m.options.Addr }
 
-// Capabilities are all but one.
+// Capabilities are those of a server that other processes share.
 func (m *Master) Capabilities() protocol.Capabilities {
 	return protocol.Capabilities{Shared: true, Several: true, Database: m.options.DB, Certificate: m.certificate}
 }
 
-// Do runs one batch. A Locker has connections of its own instead: see Connect.
+// Do runs one batch. A Locker uses Connect instead.
 func (m *Master) Do(cmds []*protocol.Command) {
 	err := m.ensure()
 	if err == nil {

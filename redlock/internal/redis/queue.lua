@@ -1,5 +1,6 @@
--- The processes that wait for a key. QUEUE has the ticket of each, LEASES the time until which it is believed to wait.
--- The line is one for all slots of a key. Where there are several, each call has a place, under the name of its process with # and a number behind that, and the number of its slots in LEASES: its ticket is one for those.
+-- The processes that wait for a key. QUEUE has the ticket of each process, LEASES the time until which it is believed to wait.
+-- All slots of a key share one line. If a key has several slots, each call has its own place, named after its process, # and a number. LEASES has the
+-- number of slots of each call, because its ticket is for all slots below that number.
 local LOCK, QUEUE, LEASES, LINE = KEYS[1], KEYS[3], KEYS[4], string.sub(KEYS[3], 1, -7)
 local SLOT = tonumber(string.match(LOCK, ':slot:(%d+)$')) or 0
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -10,7 +11,7 @@ local function leave(name)
   call('HDEL', LEASES, name, name .. '/n')
 end
 
--- Marks the holder of a slot, which is to be released by a script from now on.
+-- Marks the holder of a slot, so that a script must release it from now on.
 local function mark(key)
   local held, marks = holder(key)
   if held and marks == '' then
@@ -23,22 +24,22 @@ local function join(now)
   local ends = string.format('%.0f', now + lease_ms * 1000)
   if SLOTS > 1 then
     call('HSET', LEASES, process, ends, process .. '/n', SLOTS)
-    mark(LINE) -- a process with one slot may have it
+    mark(LINE) -- the holder may be a process that knows of one slot only
   else
     call('HSET', LEASES, process, ends)
     if not fresh then
-      call('HDEL', LEASES, process .. '/n') -- it may have had more slots
+      call('HDEL', LEASES, process .. '/n') -- the process may have had more slots before
     end
   end
   mark(LOCK)
-  if call('PTTL', QUEUE) < lease_ms then -- the last of all: PEXPIRE deletes a key if the server was suspended within it for the whole lease
+  if call('PTTL', QUEUE) < lease_ms then -- last, because PEXPIRE deletes a key if the server was suspended within PEXPIRE for the whole lease
     call('PEXPIRE', QUEUE, lease_ms)
     call('PEXPIRE', LEASES, lease_ms)
   end
 end
 
--- Returns the process with the oldest ticket, its ticket, and the end of its lease. Processes whose lease is over lose their place; those
--- that may not have the slot don't count.
+-- Returns the process with the oldest ticket, its ticket, and the end of its lease. Processes whose lease is over lose their place.
+-- Processes that may not have the slot don't count.
 local function oldest(but, now, slot)
   local skip = 0
   slot = slot or SLOT
@@ -60,8 +61,8 @@ local function oldest(but, now, slot)
   end
 end
 
--- Sends a process the message that the key is free. One that isn't subscribed any more loses its place. If PUBLISH is
--- refused, nothing of the script is undone.
+-- Sends a process the message that the key is free. A process that isn't subscribed any more loses its place. If the server refuses
+-- PUBLISH, the rest of the script still counts.
 local function wake(name, number, key)
   local channel, call = string.match(name, '^(.*)(#%d+)$')
   local heard = redis.pcall('PUBLISH', channel or name, string.format('%.0f', number) .. (call or '') .. ' ' .. (key or LOCK))

@@ -25,17 +25,17 @@ func serverTime(seconds, micros string) (us int64, ok bool) {
 // maxName bounds the names and tokens in replies.
 const maxName = 4 << 10
 
-// reply reads the server's answer to a command. It checks all numbers and texts, so that nobody must check them later. An error means that this is no
-// reply to this command: then the next bytes may be none either.
+// reply reads the server's answer to a command. It checks all numbers and texts, so that no caller must check them. After an error, the connection is
+// of no use, because the next bytes may not belong to the next command.
 func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
-	within := true // so far all fields are within their limits
+	within := true // all fields so far are within their limits
 	check := func(n, least, most int64) int64 {
 		within = within && least <= n && n <= most
 		return n
 	}
 	number := func(i int, least, most int64) int64 { return check(v.fields[i].number, least, most) }
 	micros := func(i int) int64 { return number(i, 0, protocol.MaxTime.Microseconds()) }
-	rest := func(i int) time.Duration { // in milliseconds, which are negative if it is over
+	rest := func(i int) time.Duration { // reads milliseconds, which are negative if the time is over
 		return time.Duration(max(number(i, math.MinInt64, protocol.MaxTime.Milliseconds()), 0)) * time.Millisecond
 	}
 	former := func(i int) protocol.Status { return releaseStatus(number(i, -1, 2)) }
@@ -122,7 +122,7 @@ func (v *value) refused(cmds []*protocol.Command) bool {
 	return true
 }
 
-// places checks an answer that has the time, and then the place of a command in the first of each so many fields.
+// places checks an answer that has the time, and then groups of so many fields, each of which begins with the place of a command.
 func (v *value) places(cmds []*protocol.Command, each int) error {
 	if v.kind != '*' || len(v.fields)%each != 1%each || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
 		return unexpected(v)
@@ -136,7 +136,7 @@ func (v *value) places(cmds []*protocol.Command, each int) error {
 	return nil
 }
 
-// replyRenew reads what the server answered to several extends that were sent as one.
+// replyRenew reads the server's answer to several extends that were sent as one command.
 func (v *value) replyRenew(cmds []*protocol.Command) error {
 	if v.refused(cmds) {
 		return nil
@@ -153,7 +153,7 @@ func (v *value) replyRenew(cmds []*protocol.Command) error {
 	return nil
 }
 
-// replyFast reads what the server answered to several acquires that were sent as one.
+// replyFast reads the server's answer to several acquires that were sent as one command.
 func (v *value) replyFast(cmds []*protocol.Command) error {
 	if v.refused(cmds) {
 		return nil
@@ -173,7 +173,7 @@ func (v *value) replyFast(cmds []*protocol.Command) error {
 	return nil
 }
 
-// errLimits is the error of a reply with a number or a text that our servers never have.
+// errLimits is the error for a reply with a number or a text that our scripts never return.
 var errLimits = fmt.Errorf("%w (it has a number or a text that can't be)", protocol.ErrMalformed)
 
 func unexpected(v *value) error {
@@ -183,8 +183,8 @@ func unexpected(v *value) error {
 // ErrorOf returns the error of a command that the server has refused with this text.
 func ErrorOf(text string) error { return classify(serverError(text)) }
 
-// classify marks the errors after which the server has certainly not taken the key: it could not be
-// reached, or has refused the command.
+// classify marks errors after which the server has certainly not taken the key: it wasn't
+// reached, or it has refused the command.
 func classify(err error) error {
 	var dial *net.OpError
 	var refused redis.Error

@@ -21,7 +21,7 @@ func appendLength(b []byte, kind byte, n int) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendBulk appends one string in parts.
+// appendBulk appends one string, which is given in parts.
 func appendBulk(b []byte, parts ...string) []byte {
 	n := 0
 	for _, part := range parts {
@@ -46,8 +46,8 @@ func appendNumber(b []byte, n int64) []byte {
 type value struct {
 	kind   byte // as in the protocol; '_' for null
 	number int64
-	text   string  // of strings and errors
-	fields []value // of an array; reused by the next reading
+	text   string  // for strings and errors
+	fields []value // for an array; reused by the next read
 }
 
 // serverError is the server's own refusal of a command.
@@ -55,16 +55,16 @@ type serverError string
 
 func (e serverError) Error() string { return string(e) }
 
-// RedisError makes it one of go-redis's errors.
+// RedisError makes serverError an error of go-redis.
 func (serverError) RedisError() {}
 
 const (
-	maxText   = 64<<10 + protocol.MaxResult // bytes of a string: results are the longest
-	maxTexts  = 2 * maxText                 // bytes of all strings of an array
-	maxFields = 1 + 2*protocol.MaxBatch     // of an array
+	maxText   = 64<<10 + protocol.MaxResult // the most bytes of a string: results are the longest strings
+	maxTexts  = 2 * maxText                 // the most bytes of all strings of an array
+	maxFields = 1 + 2*protocol.MaxBatch     // the most fields of an array
 )
 
-// parseLine reads the line with which a value begins, or which is all of it. Of a string or an array, n is its length.
+// parseLine reads a line, which is a value or the first line of a value. For a string or an array, n is its length.
 func parseLine(line []byte) (kind byte, n int64, text []byte, err error) {
 	if len(line) < 3 || line[len(line)-2] != '\r' || line[len(line)-1] != '\n' {
 		return 0, 0, nil, protocol.ErrMalformed
@@ -87,7 +87,7 @@ func parseLine(line []byte) (kind byte, n int64, text []byte, err error) {
 	return kind, n, nil, nil
 }
 
-// readLine reads a line, with its end, which is valid until the next reading.
+// readLine reads a line with its end. The line is valid until the next read.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -96,7 +96,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// read reads one value. After an error of it the connection is of no use: where the next value begins isn't known.
+// read reads one value. After an error the connection is of no use, because nobody knows where the next value begins.
 func (v *value) read(r *bufio.Reader) error {
 	err := v.readOne(r, maxText)
 	v.fields = v.fields[:0]
@@ -121,7 +121,7 @@ func (v *value) read(r *bufio.Reader) error {
 	return nil
 }
 
-// readOne reads one value, but not the fields of an array. Its string has at most so many bytes.
+// readOne reads one value, without the fields of an array. A string may have at most so many bytes.
 func (v *value) readOne(r *bufio.Reader, most int64) error {
 	line, err := readLine(r)
 	if err != nil {

@@ -49,11 +49,11 @@ var (
 	storeSource string
 
 	serverScripts = newScriptSet(true)
-	// In a cluster PUBLISH counts the subscribers at one node only.
+	// In a cluster, PUBLISH returns only the number of subscribers at one node.
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation; fast takes several keys at once, renew renews them, and begin has the server remember from now on.
+// The scripts are numbered by operation. fast takes several keys at once, renew renews several, and begin makes the server remember from now on.
 const (
 	fast    = protocol.Ops
 	renew   = fast + 1

@@ -1,13 +1,13 @@
--- The slots of a key that several may hold. One master leads: it offers slots that are free to those that are first in line, so that each
+-- The slots of a key that several may hold. One master leads: it offers free slots to the first in line, so that each call
 -- asks all masters for a slot that nobody else asks for. FREE has the time until which each slot is believed to be taken, or offered to
--- somebody; it says only where to look. OFFERS has the slot that each call is offered, and until when.
+-- a call; it only says where to look. OFFERS has the slot that each call is offered, and until when.
 local FREE, OFFERS = LINE .. ':slots', LINE .. ':offers'
 
 local function slotKey(slot)
   return slot == 0 and LINE or LINE .. ':slot:' .. slot
 end
 
--- Whether it is a place for several slots.
+-- Reports whether the place is for several slots.
 local function isCall(name)
   return string.find(name, '#%d+$')
 end
@@ -25,7 +25,7 @@ local function offered(name, now)
   end
 end
 
--- Takes a call out of the line, and what it is offered from it.
+-- Removes a call from the line, and takes back the slot that is offered to it.
 local function forgo(name, now)
   local slot = offered(name, now)
   if slot then
@@ -47,8 +47,8 @@ local function watch(now)
   call('PEXPIRE', FREE, WATCH)
 end
 
--- Offers each slot that is free to the first in line that may have it; behind these, to the call that asks, if there is one. All but that
--- one are woken.
+-- Offers each free slot to the first in line that may have it and, if slots are left, to the call that asks. Wakes all of them except that
+-- call.
 local function offer(now, asks)
   local at, till, unanswered = 0, string.format('%.0f', now + OFFER * 1000), asks
   while unanswered or call('EXISTS', QUEUE) == 1 do
@@ -69,7 +69,7 @@ local function offer(now, asks)
       note(slot, till)
       call('HSET', OFFERS, name, slot .. ' ' .. till)
       call('PEXPIRE', OFFERS, OFFER)
-      if isCall(name) then -- the place of a process with one slot stays until that is granted
+      if isCall(name) then -- a process that knows of one slot keeps its place until it is granted the slot
         leave(name)
       end
       if name == asks then
@@ -82,7 +82,7 @@ local function offer(now, asks)
   end
 end
 
--- Returns how many may hold the key in the view of the first other call that waits, or 0.
+-- Returns how many may hold the key according to the first other call that waits, or 0.
 local function elsewhere(now)
   local line = call('ZRANGE', QUEUE, 0, 1)
   local other = line[line[1] == process and 2 or 1]

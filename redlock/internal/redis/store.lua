@@ -8,7 +8,7 @@ end
 if (tonumber(call('HGET', KEYS[5], 'fence')) or 0) < tonumber(ARGV[7]) then
   call('HSET', KEYS[5], 'fence', ARGV[7], 'data', ARGV[8])
   local timed = redis.pcall('PEXPIRE', KEYS[5], ARGV[6])
-  if type(timed) == 'table' then -- denied: no result may be left without an end
+  if type(timed) == 'table' then -- the right is missing: no result may be left without an end
     call('DEL', KEYS[5])
     return timed
   end

@@ -11,7 +11,7 @@ import (
 )
 
 // quiet is how long a subscription may be silent before the server is asked for a sign of life. A waiting call asks for the lock again after a third
-// of the default TTL, so a wake-up that was lost with the connection delays few calls.
+// of the default TTL, so the loss of a wake-up with its connection delays few calls.
 const quiet = 2 * time.Second
 
 // Listen subscribes to a channel with the name of the process.
@@ -33,8 +33,8 @@ func (m *Master) Listen(ctx context.Context, process string, patience time.Durat
 	return err
 }
 
-// hear passes wake-ups on until the connection ends, or stays silent after a question. The question is a second subscription, which changes nothing
-// and needs no further right.
+// hear passes on wake-ups until the connection ends, or stays silent after it was asked for a sign of life. The question is a second subscription to
+// the same channel, which changes nothing and needs no further right.
 func (c *conn) hear(process string, patience time.Duration, message func(protocol.WakeUp)) error {
 	again := appendBulk(appendBulk(appendArray(nil, 2), "SUBSCRIBE"), process)
 	for asked := false; ; {
@@ -73,7 +73,7 @@ func (c *conn) hear(process string, patience time.Duration, message func(protoco
 	}
 }
 
-// published reads a value on a subscription: a message, or the confirmation that it exists. A message of others may be no wake-up.
+// published reads a value from a subscription: a message, or the confirmation of the subscription. Others may publish messages that are no wake-ups.
 func (v *value) published(message func(protocol.WakeUp)) error {
 	switch {
 	case v.kind == '-':

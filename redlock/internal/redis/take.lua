@@ -1,7 +1,7 @@
--- Takes a key for which nobody waits, and whose last fence isn't beside the list. Gives it this fence, or one above its last; returns that,
--- as text, or false if the key is held, or the fence must be remembered for longer than the lease, or an error. If it isn't taken, nothing has
--- changed. The length of the list after RPUSH says how it was: 2 is a free key; 3 a free one with its last fence, or one that is held and
--- whose fence is beside the list. Numbers stay text: to read or write one costs a server a twentieth of all this.
+-- Takes a key for which nobody waits, and whose last fence isn't beside the list. Stores the given fence, or one above the last fence. Returns
+-- the stored fence as text; false if the key is held, or if the fence must be remembered longer than the lease; or an error. If the key isn't
+-- taken, nothing has changed. The length of the list after RPUSH shows its state: 2 is a free key; 3 is a free key with its last fence, or a held key
+-- whose fence is beside the list. Numbers stay text, because converting one costs a server a twentieth of the whole script.
 local try = redis.pcall
 local function take(key, token, fence, ttl, now)
   local length, last = try('RPUSH', key, token, fence)

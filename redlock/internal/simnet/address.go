@@ -13,12 +13,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// Weather is the state of the network at an address, for what is sent from now on.
+// Weather is the state of the network at an address. It applies to everything that is sent from now on.
 type Weather struct {
 	Delay             time.Duration // in each direction
-	Requests, Replies bool          // whether these are kept back until the weather changes
-	Stuck             bool          // whoever sends is blocked: see Tunnel
-	Away              bool          // whether no connection can be made; those that exist must be Cut
+	Requests, Replies bool          // whether requests, or replies, are kept back until the weather changes
+	Stuck             bool          // senders are blocked: see Tunnel
+	Away              bool          // no connection can be made; Cut breaks the existing ones
 }
 
 // Address is an address of a server, over a network that can be made bad. It implements protocol.Master: all Lockers that have it know the
@@ -37,8 +37,8 @@ type Address struct {
 	helds   []*valve
 }
 
-// NewAddress returns one more address of a server: one of the same name for a Locker with a network of its own, or another's name. Without
-// a server, nobody is there.
+// NewAddress returns one more address of a server. A second Locker with its own network uses the same name again. If server is nil,
+// nothing listens at the address.
 func NewAddress(name string, server *Server) *Address {
 	a := &Address{name: name, conns: make(map[*conn]bool)}
 	a.lead(server)
@@ -66,20 +66,20 @@ func (a *Address) Set(w Weather) {
 	a.stuck.set(!w.Stuck)
 }
 
-// Traffic decides, in place of the weather's delay, when what is sent now comes and what becomes of it.
+// Traffic replaces the weather's delay: it decides when each batch arrives, and what becomes of it.
 type Traffic interface {
-	There() time.Time         // at the server
-	Back() time.Time          // at the client
-	Fate(cmds []Command) Fate // of a batch; it may change the commands
+	There() time.Time         // when a batch sent now arrives at the server
+	Back() time.Time          // when a reply sent now arrives at the client
+	Fate(cmds []Command) Fate // decides about a batch; it may change the commands
 }
 
-// Fate is what becomes of a batch. The zero value is that it is executed and answered.
+// Fate says what becomes of a batch. With the zero value the batch is executed and answered.
 type Fate struct {
-	Lost       bool          // the connection breaks before it, and what is sent behind it is lost too
-	Late       time.Duration // the connection breaks, and it is executed so much later
-	Again      time.Duration // it is executed twice, and the second time so much later
-	Unanswered bool          // the connection breaks when it has been executed
-	Partly     bool          // the connection breaks within it: so many of its commands are executed, and so many answered
+	Lost       bool          // the connection breaks before the batch, and later batches are lost too
+	Late       time.Duration // the connection breaks, and the batch is executed so much later
+	Again      time.Duration // the batch is executed twice, and the second time so much later
+	Unanswered bool          // the connection breaks after the batch was executed
+	Partly     bool          // the connection breaks in the middle: only so many commands are executed, and so many answered
 	Executed   int
 	Answered   int
 }
@@ -101,7 +101,7 @@ func (a *Address) fate(cmds []Command) (f Fate) {
 	return f
 }
 
-// open delivers everything that is kept back.
+// open delivers all batches and replies that are kept back.
 func (a *Address) open() {
 	a.Set(Weather{})
 	a.mu.Lock()
@@ -111,22 +111,22 @@ func (a *Address) open() {
 	}
 }
 
-// Garble makes all replies malformed from now on, except the greeting; or it ends that.
+// Garble makes all replies malformed from now on, except for the greeting; false ends that.
 func (a *Address) Garble(garbled bool) { a.garbled.Store(garbled) }
 
-// Deny makes who comes over the address a user without channels, as a new one of Redis is: it can neither subscribe nor publish. Or it ends
+// Deny gives clients at this address a user without rights to channels, like a new user of Redis, which can neither subscribe nor publish; false ends
 // that.
 func (a *Address) Deny(denied bool) { a.denied.Store(denied) }
 
-// Cut breaks all connections. What is under way is lost.
+// Cut breaks all connections. Batches and replies that are under way are lost.
 func (a *Address) Cut() {
 	a.each(func(c *conn) { c.lost.Store(true); c.Close() })
 }
 
-// LoseClients breaks all connections on the clients' side. What they have sent arrives.
+// LoseClients breaks all connections on the clients' side. Everything that they have sent still arrives.
 func (a *Address) LoseClients() { a.each((*conn).Close) }
 
-// Forget drops what is sent on the present connections, in both directions and without a word, as a firewall does that has forgotten
+// Forget drops everything sent on the present connections, in both directions and without an error, as a firewall does that has forgotten
 // them. New connections work.
 func (a *Address) Forget() { a.each(func(c *conn) { c.forgotten.Store(true) }) }
 
@@ -135,7 +135,7 @@ func (a *Address) ForgetSubscriptions() {
 	a.each(func(c *conn) { c.forgotten.Store(c.forgotten.Load() || c.subscribed.Load()) })
 }
 
-// Hold keeps back what is sent from now on over the present connections, until deliver is called. It then arrives even if the connection
+// Hold keeps back everything that is sent from now on over the present connections, until deliver is called. It then arrives even if the connection
 // has ended meanwhile. New connections work.
 func (a *Address) Hold() (deliver func()) {
 	held := new(valve)
@@ -172,10 +172,10 @@ func (a *Address) each(f func(*conn)) {
 	}
 }
 
-// way is the least that anything is under way. Where time stood still, locks had one fence, and calls waited for masters that agree.
+// way is the shortest time that anything is under way. If it took no time, successive locks would have the same fence.
 const way = 50 * time.Microsecond
 
-// arrival is when something that is sent now comes to the server, or back from it.
+// arrival returns when a batch sent now arrives at the server or, with back, a reply at the client.
 func (a *Address) arrival(back bool) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -201,7 +201,7 @@ func (a *Address) Capabilities() protocol.Capabilities {
 
 var errNobody = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 
-// dial makes a connection, in one round trip: TCP's handshake, which a server that hangs takes part in.
+// dial makes a connection, in one round trip: TCP's handshake, which works even if the server hangs.
 func (a *Address) dial(ctx context.Context) (*conn, error) {
 	a.mu.Lock()
 	s, away := a.server, a.weather.Away
@@ -233,7 +233,7 @@ func (a *Address) dial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// there is the way to the server, and back that from it. They are false if the context ends before.
+// there waits for the way to the server, and back for the way from it. They return false if the context ends first.
 func (a *Address) there(ctx context.Context) bool {
 	return sleepUntil(a.arrival(false), ctx.Done(), nil) && a.requests.pass(ctx.Done(), nil)
 }
@@ -242,8 +242,8 @@ func (a *Address) back(ctx context.Context) bool {
 	return sleepUntil(a.arrival(true), ctx.Done(), nil) && a.replies.pass(ctx.Done(), nil)
 }
 
-// greet makes a connection, and asks the server in a second round trip what it is. One that made it in one round trip would be as fast as a
-// reply on another connection.
+// greet makes a connection and, in a second round trip, asks the server for its description. With a single round trip, a new connection would be as
+// fast as a reply on an existing one.
 func (a *Address) greet(ctx context.Context) (*conn, protocol.Server, error) {
 	var told protocol.Server
 	c, err := a.dial(ctx)
@@ -270,7 +270,7 @@ func (a *Address) greet(ctx context.Context) (*conn, protocol.Server, error) {
 	return c, told, nil
 }
 
-// Connect makes a connection, and has the Locker judge the server.
+// Connect makes a connection, and asks the Locker whether the server may vote.
 func (a *Address) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	c, told, err := a.greet(ctx)
 	if err != nil {
@@ -287,7 +287,7 @@ func (a *Address) Connect(ctx context.Context, admits protocol.Admission) (proto
 	return c, nil
 }
 
-// quiet is for how long a subscription may be silent before the server is asked for a sign of life.
+// quiet is how long a subscription may be silent before the server is asked for a sign of life.
 const quiet = 2 * time.Second
 
 var errSilent = errors.New("the subscription is silent")

@@ -11,12 +11,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// conn is a connection: what is sent on it arrives in order, and so do the replies. When the client's side ends, what is under way to the
-// server still arrives; the replies are lost.
+// conn is a connection. Batches arrive in the order in which they are sent, and so do their replies. When the client's side ends, batches under way
+// to the server still arrive, but the replies are lost.
 type conn struct {
 	address *Address
 	server  *Server
-	run     int // of the server
+	run     int // the run of the server
 	sent    chan *batch
 	replied chan *batch
 	heard   chan heard
@@ -26,11 +26,11 @@ type conn struct {
 	lost, forgotten, subscribed, holds atomic.Bool
 	held                               atomic.Pointer[valve]
 	interrupt                          atomic.Pointer[chan struct{}]
-	sends, awaits                      atomic.Bool // somebody does
+	sends, awaits                      atomic.Bool // a goroutine is in Send, or in Await
 
-	arrives time.Time // the last batch; of Send alone
-	coming  *batch    // whose reply is under way to who waits for it
-	oldest  *batch    // whose reply has come
+	arrives time.Time // when the last batch arrives; only Send uses it
+	coming  *batch    // the batch whose reply is under way to the waiting goroutine
+	oldest  *batch    // the batch whose reply has come
 }
 
 func newConn(a *Address) *conn {
@@ -63,7 +63,7 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 		panic("two send on one connection at once")
 	}
 	defer c.sends.Store(false)
-	runtime.Gosched() // as a system call would
+	runtime.Gosched() // a system call would also let others run
 	if !c.address.stuck.pass(c.closed, nil) || c.ended() {
 		return false, protocol.ErrBroken
 	}
@@ -80,12 +80,12 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	return false, nil
 }
 
-// serve is the server's side.
+// serve does the server's side of the connection.
 func (c *conn) serve() {
 	for {
 		var b *batch
 		select {
-		case b = <-c.sent: // first, if the connection has ended too
+		case b = <-c.sent: // first, even if the connection has ended too
 		default:
 			select {
 			case b = <-c.sent:
@@ -224,7 +224,7 @@ func (c *conn) tell(h heard) {
 	}
 	select {
 	case c.heard <- h:
-	default: // Redis ends a connection that is so far behind
+	default: // Redis ends the connection of a client that is so far behind
 		c.Close()
 	}
 }

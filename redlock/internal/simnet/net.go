@@ -1,7 +1,7 @@
-// Package simnet is a network of servers in memory, in the virtual time of a bubble of testing/synctest. Package redlock/simnet, where all
-// but package redlock's own tests take it from, says how to use it. The worlds of TestSimulation are on it, too: their Traffic is drawn from a seed.
+// Package simnet is a network of servers in memory, in the virtual time of a bubble of testing/synctest. Package redlock/simnet, through which all
+// tests except for redlock's own use it, explains it. The worlds of TestSimulation use it as well, with Traffic that is drawn from a seed.
 //
-// What it says of Redis is held by TestConformance against real servers.
+// TestConformance checks against real servers that these servers do as Redis does.
 package simnet
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// bound is for what happens at once, in virtual time.
+// bound is the longest virtual time for something that should happen at once.
 const bound = 2 * time.Minute
 
-// Net is servers behind addresses.
+// Net is a number of servers behind addresses.
 type Net struct {
 	Servers   []*Server
-	Addresses []*Address // one of each server, at first
+	Addresses []*Address // at first one for each server
 }
 
 // New returns n servers, at sim://0 and so on, that have been up for a day. They end with the test, which runs in a bubble, after the Lockers
@@ -38,14 +38,14 @@ func New(t testing.TB, n int) *Net {
 	return net
 }
 
-// end lets all arrive that is under way, and ends what waits.
+// end waits until everything under way has arrived, and ends all waits.
 func (net *Net) end() {
 	for _, s := range net.Servers {
 		s.Kill()
 		s.addresses.Range(func(a, _ any) bool { a.(*Address).open(); return true })
 	}
 	synctest.Wait()
-	time.Sleep(time.Minute) // batches are under way for shorter
+	time.Sleep(time.Minute) // longer than any batch is under way
 }
 
 // RequireNoKeys fails the test, naming the keys, unless all servers soon have no key that is held or waited for.
@@ -68,13 +68,13 @@ func (net *Net) RequireNoKeys(t testing.TB) {
 
 // A batch is what was sent at once.
 type batch struct {
-	cmds    []protocol.Command // copies: what is executed late must not touch the caller's
-	arrives time.Time          // at the server
-	back    time.Time          // at the client, at the earliest
+	cmds    []protocol.Command // copies, because a late execution must not change the caller's commands
+	arrives time.Time          // when it arrives at the server
+	back    time.Time          // when its reply arrives at the client, at the earliest
 	fate    Fate
 }
 
-// valve is open until it is shut.
+// valve lets callers of pass through while it is open.
 type valve struct {
 	mu   sync.Mutex
 	ways chan struct{} // closed when it opens; nil while it is open
@@ -111,9 +111,9 @@ func (v *valve) pass(done, also <-chan struct{}) bool {
 	}
 }
 
-// sleepUntil sleeps until a time, unless one of two channels is closed before.
+// sleepUntil sleeps until a time, unless one of the two channels is closed before.
 //
-// It makes no timer that is due: with the race detector, Go 1.26 crashes in a bubble when a select meets one.
+// It makes no timer that is already due, because with the race detector Go 1.26 crashes in a bubble when a select meets one.
 func sleepUntil(at time.Time, done, also <-chan struct{}) bool {
 	d := time.Until(at)
 	if d <= 0 {

@@ -11,25 +11,25 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// Server is a Redis server in memory. Its methods may be called at any time. Those that take a key mean one with the default prefix.
+// Server is a Redis server in memory. Its methods may be called at any time. A key given to a method is a lock key of the default prefix.
 type Server struct {
 	index     int
 	hangs     valve
-	addresses sync.Map // that have led to it
+	addresses sync.Map // the addresses that have led to the server
 
 	mu     sync.Mutex
 	up     bool
-	run    int              // counts its starts
-	began  time.Time        // by its clock
-	clock  func() time.Time // is called while mu is held
+	run    int              // the number of the present run
+	began  time.Time        // when the run began, by the server's clock
+	clock  func() time.Time // called while mu is held
 	memory *memory.Master
-	hears  map[string]*conn // the subscriptions, by the channel
+	hears  map[string]*conn // the subscriptions, by channel
 	conns  map[*conn]bool
 	info   protocol.Server
 	refuse func(*protocol.Command) error
 	serve  func(from *Address, m *memory.Master, cmd *Command) bool
 	calls  [protocol.Ops]int
-	asked  *conn // for the last lock
+	asked  *conn // the connection that asked for the last lock
 }
 
 func newServer(index int) *Server {
@@ -41,10 +41,10 @@ func newServer(index int) *Server {
 // String names the server.
 func (s *Server) String() string { return fmt.Sprint("server ", s.index) }
 
-// start begins a run, in which nothing is known. Callers hold mu, unless nobody else has the server.
+// start begins a run, in which the server knows nothing yet. Callers hold mu, unless nobody else has the server.
 func (s *Server) start(began time.Time) {
 	s.run, s.up, s.began, s.hears = s.run+1, true, began, make(map[string]*conn)
-	if s.forget(); s.run == 1 && began.Before(s.clock()) { // processes have been there since
+	if s.forget(); s.run == 1 && began.Before(s.clock()) { // the server was not empty all day: processes have used it since
 		s.memory.Processes = memory.Processes{Born: began.UnixMicro(), Told: make(map[string]memory.Told)}
 	}
 }
@@ -62,7 +62,7 @@ func (s *Server) change(f func()) {
 	f()
 }
 
-// Kill ends the server, as kill -9 does, also while it hangs. All is forgotten, and its connections end.
+// Kill ends the server, as kill -9 does, even while it hangs. The server forgets everything, and its connections end.
 func (s *Server) Kill() {
 	s.change(func() {
 		s.up = false
@@ -74,7 +74,7 @@ func (s *Server) Kill() {
 	s.hangs.set(true)
 }
 
-// Restart starts the server again, with nothing that it had.
+// Restart starts the server again, without any data.
 func (s *Server) Restart() {
 	s.change(func() {
 		if !s.up {
@@ -86,7 +86,7 @@ func (s *Server) Restart() {
 // Reboot is Kill and Restart.
 func (s *Server) Reboot() { s.Kill(); s.Restart() }
 
-// Hang has the server do nothing until Resume, as SIGSTOP does: connections are accepted, and what is sent is read later.
+// Hang makes the server do nothing until Resume, as SIGSTOP does: it still accepts connections, and reads later what was sent.
 func (s *Server) Hang() { s.hangs.set(false) }
 
 // Resume ends Hang.
@@ -100,7 +100,7 @@ func (s *Server) SetClock(ahead time.Duration) {
 	s.SetTime(func() time.Time { return time.Now().Add(ahead) })
 }
 
-// SetSpeed has the server's clock gain so many thousandths from now on.
+// SetSpeed makes the server's clock gain so many thousandths from now on.
 func (s *Server) SetSpeed(permille int) {
 	s.mu.Lock()
 	since, ahead := time.Now(), time.Until(s.clock())
@@ -111,16 +111,16 @@ func (s *Server) SetSpeed(permille int) {
 	})
 }
 
-// SetTime has the server's clock show what a function returns.
+// SetTime makes clock the server's clock.
 func (s *Server) SetTime(clock func() time.Time) { s.change(func() { s.clock = clock }) }
 
-// SetInfo changes what the server says of itself: its version, role, memory. Without any of it, the server denies INFO.
+// SetInfo changes the server's description of itself: its version, role, memory. If the description is empty, the server denies INFO.
 func (s *Server) SetInfo(set func(info *Info)) { s.change(func() { set(&s.info) }) }
 
-// Info is what a server says of itself. Its run ID, uptime and time are the server's own.
+// Info is the server's description of itself. The server itself sets the run ID, the uptime and the time.
 type Info = protocol.Server
 
-// Refuse has the server answer these commands, or all if there are none, with an error of Redis, such as
+// Refuse makes the server answer these commands, or all if there are none, with an error of Redis, such as
 // "OOM command not allowed when used memory > 'maxmemory'."; an empty text ends that.
 func (s *Server) Refuse(text string, ops ...Op) {
 	err := redis.ErrorOf(text)
@@ -134,8 +134,8 @@ func (s *Server) Refuse(text string, ops ...Op) {
 	})
 }
 
-// Fill has the server's memory be full, with maxmemory-policy noeviction: it refuses all that may need more, and renews and releases.
-// Refuse with an empty text ends that.
+// Fill fills the server's memory, with maxmemory-policy noeviction: the server refuses all commands that may need more, but still renews and
+// releases. Refuse with an empty text ends that.
 func (s *Server) Fill() {
 	s.SetInfo(func(info *Info) { info.Memory.Max = 1 })
 	s.Refuse("OOM command not allowed when used memory > 'maxmemory'.", Acquire, Beat, Force, Trial, Store)
@@ -157,7 +157,7 @@ func (s *Server) Promote() {
 	s.SetInfo(func(info *Info) { info.Role = "master" })
 }
 
-// Forge makes the server a wrong one: it doesn't execute a command for which forge, having set the reply, returns true. nil ends that.
+// Forge makes the server misbehave: it doesn't execute a command for which forge returns true after it has set the reply. nil ends that.
 func (s *Server) Forge(forge func(cmd *Command) bool) {
 	if forge == nil {
 		s.Serve(nil)
@@ -166,12 +166,12 @@ func (s *Server) Forge(forge func(cmd *Command) bool) {
 	s.Serve(func(_ *Address, _ *memory.Master, cmd *Command) bool { return forge(cmd) })
 }
 
-// Serve is Forge with where a command comes from, and what the server has.
+// Serve is Forge for a function that also gets the address from which a command comes, and the server's data.
 func (s *Server) Serve(serve func(from *Address, m *memory.Master, cmd *Command) bool) {
 	s.change(func() { s.serve = serve })
 }
 
-// Look shows what the server has.
+// Look calls a function with the server's data.
 func (s *Server) Look(look func(m *memory.Master)) { s.change(func() { look(s.memory) }) }
 
 // Command is one operation, with its reply.
@@ -201,7 +201,7 @@ func (s *Server) Fence(key string) (fence int64) {
 	return fence
 }
 
-// SetFence has the server remember another fence for a key, or none if it is 0.
+// SetFence replaces the fence that the server remembers for a key; 0 removes it.
 func (s *Server) SetFence(key string, fence uint64) {
 	s.change(func() {
 		if s.memory.Fences.Delete(full(key)); fence > 0 {
@@ -210,7 +210,7 @@ func (s *Server) SetFence(key string, fence uint64) {
 	})
 }
 
-// Delete is DEL of what the holder of a slot has: its token, and the fence with it.
+// Delete is DEL for the list of a slot's holder: it removes the token and the fence.
 func (s *Server) Delete(key string, slot int) {
 	s.change(func() {
 		held := protocol.SlotKey(full(key), slot)
@@ -236,7 +236,7 @@ func (s *Server) Result(key string) (data string) {
 	return data
 }
 
-// SetResult has the server remember another result for a key, or none if it is to be kept for no time.
+// SetResult replaces the result that the server remembers for a key; if keep is 0, it removes the result.
 func (s *Server) SetResult(key, data string, fence uint64, keep time.Duration) {
 	s.change(func() {
 		s.memory.Results.Set(full(key), protocol.Result{Data: data, Fence: int64(fence), Keep: keep}, s.clock(), keep)
@@ -245,7 +245,7 @@ func (s *Server) SetResult(key, data string, fence uint64, keep time.Duration) {
 
 func full(key string) string { return protocol.Key("redlock", key) }
 
-// Keys lists the keys that are held, and with ":queue" those that are waited for; none of a server that is down.
+// Keys returns the keys that are held, and with ":queue" behind them the keys that are waited for; none if the server is down.
 func (s *Server) Keys() (keys []string) {
 	s.change(func() {
 		if !s.up {
@@ -319,7 +319,7 @@ const (
 	Memory  = protocol.OpMemory
 )
 
-// greeting is what the server says of itself now to a client that has sent its greeting.
+// greeting returns the server's present description of itself for a client that has sent its greeting.
 func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +349,7 @@ func (s *Server) accept(c *conn) (ok bool) {
 	return s.up
 }
 
-// execute runs commands that came over a connection, unless that is one to a former run.
+// execute runs commands that came over a connection, unless the connection was made to an earlier run.
 func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +368,7 @@ func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
 	return true
 }
 
-// mute refuses what is published until restore: who waits keeps its place, and hears nothing. Callers hold mu.
+// mute refuses to publish until restore is called: a waiting process keeps its place, but hears nothing. Callers hold mu.
 func (s *Server) mute() (restore func()) {
 	muted := make(map[string]bool)
 	for _, q := range s.memory.Queues.All(s.clock()) {
@@ -407,7 +407,7 @@ func (s *Server) do(from *Address, cmd *Command) {
 	}
 }
 
-// subscribe has what is published on a channel go to a connection.
+// subscribe makes a connection get all messages on a channel.
 func (s *Server) subscribe(c *conn, channel string) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,7 +419,7 @@ func (s *Server) subscribe(c *conn, channel string) (ok bool) {
 	return true
 }
 
-// unsubscribe ends that, unless the server doesn't notice the end of the connection.
+// unsubscribe ends a subscription, unless the server doesn't notice the end of the connection.
 func (s *Server) unsubscribe(c *conn, channel string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,20 +13,20 @@ import (
 )
 
 // Attempt is one try to take one key: one fresh token, and one reply from each master. A token is never
-// reused, because a release that arrives late carries the token of its own attempt: it must not match the
-// lock of a later one.
+// reused, because a release that arrives late carries the token of its own attempt, and must not match the
+// lock of a later attempt.
 type Attempt struct {
-	Round   // of the acquires, then of the extends that raise the fence, then of the release
+	Round   // first of the acquires, then of the extends that raise the fence, then of the release
 	Start   time.Time
 	TTL     time.Duration
 	Timeout time.Duration // how long masters may take to answer
 	Slot    uint16        // the slot that is asked for
-	Slots   uint16        // how many there are
+	Slots   uint16        // how many slots the key has
 	Fence   int64
 	Late    bool // masters have not answered in time
 	Unwoken bool // a master that refused will not wake this process
 
-	ticket    int64          // the caller's, also when the acquire is sent without one
+	ticket    int64          // the ticket of the caller, even if the acquire is sent without a ticket
 	offered   bool           // the leader offered the slot to the call
 	leader    int            // the master that offers slots; -1 if there is none
 	goesOn    bool           // the next attempt asks for the slot that the leader has offered to this one
@@ -51,18 +51,19 @@ type Ask struct {
 	Fence     int64              // the proposal, by the masters' clock
 	Process   string             // the name of the process, or of its call, among those that wait on the masters
 	Ticket    int64              // 0 if it isn't known
-	Tickets   []link.TicketState // the call's, by master
+	Tickets   []link.TicketState // the state of the call's ticket on each master
 	Queue     bool               // the call waits in line if it is refused, and can be woken
 	Fast      bool               // as far as is known, nobody else wants the key
 	Recall    bool               // the call wants a result
 	Several   bool               // the call has several keys
 	Slots     int
 	Slot      func() (slot uint16, offered bool) // the slot, of several, that the call asks for
-	Former    *Attempt                           // its lock is handed on, or it was lost
+	Former    *Attempt                           // an attempt whose lock is handed on, or that was lost
 	TakesOver bool                               // Former is a lost attempt of the same call: its grants are taken over
 }
 
-// Ask sends an acquire to all masters. With Former, each command first releases what that attempt has; its inbox gets the replies to the releases.
+// Ask sends an acquire to all masters. With Former, each command first releases what Former has on the master; Former's inbox gets the replies to the
+// releases.
 func (m *Masters) Ask(ask Ask) *Attempt {
 	former := ask.Former
 	a := &Attempt{
@@ -96,7 +97,7 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 	var releases []link.Command
 	if former != nil {
 		if ask.TakesOver {
-			former.ticket = 0 // its release takes nobody out of the line
+			former.ticket = 0 // the release of the former attempt removes no ticket
 		}
 		acquire.Former = former.Token()
 		former.abandoned.Store(true)
@@ -105,7 +106,7 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 	}
 	for i, s := range m.Streams {
 		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &ask.Tickets[i], a.Replies)
-		a.acquires[i].Queue = ask.Queue && s.Subscribed() // otherwise nothing would wake it
+		a.acquires[i].Queue = ask.Queue && s.Subscribed() // nothing would wake a process that isn't subscribed
 		a.acquires[i].Fast = ask.Fast && former == nil && ask.TTL >= m.FastFrom
 		a.acquires[i].Leads = i == a.leader
 		if former != nil {
@@ -184,7 +185,7 @@ func (a *Attempt) release(to link.Receiver, waiting bool) {
 	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
 		calls[i] = a.releaseOf(i, waiting, to)
-		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // another may have the slot that it offers
+		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // the leader may have offered the slot, which another call may have now
 		a.push(&calls[i])
 	}
 }
@@ -200,7 +201,7 @@ func (a *Attempt) EnqueueRelease() {
 }
 
 func (a *Attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Command {
-	// whether, by all replies so far, nobody waited for the key when it was granted, nor does this call
+	// alone says whether, by all replies so far, nobody waited for the key when it was granted, and this call doesn't wait either
 	alone := !waiting && !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
 	return a.acquires[master].Release(a.ticket, waiting, alone, to)
 }
@@ -211,8 +212,8 @@ func (a *Attempt) name(master int) string { return a.masters.Name(master, a.acqu
 // command was sent, so that no master's lease can end earlier, and shortened by the drift of the clocks.
 func (a *Attempt) Until() time.Time { return a.Start.Add(a.TTL - admission.Drift(a.TTL)) }
 
-// ReleaseTimeout returns how long the masters may take to answer a release now. The timeout of the attempt may include the time
-// for making the connections, if it was the first.
+// ReleaseTimeout returns how long the masters may take to answer a release now. The timeout of a first attempt may include the time
+// for making the connections.
 func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
 	for i, s := range a.masters.Streams {
 		timeout = max(timeout, s.At(a.acquires[i].Key).Timeout())
@@ -220,7 +221,7 @@ func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
 	return timeout
 }
 
-// Released is what masters have answered to a release.
+// Released is the masters' answer to a release.
 type Released struct {
 	Gone        protocol.Status // StatusNotOwner or StatusExpired, if no quorum can have had the lock until the release
 	Unconfirmed *Verdict        // nil if a quorum has confirmed the release, or the lock was gone
@@ -234,7 +235,7 @@ type Released struct {
 // counts as one that might have confirmed the release.
 func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	quorum := a.masters.Quorum
-	released, maybe, gone := 0, 0, protocol.StatusNone // maybe: masters that may have had the key until then
+	released, maybe, gone := 0, 0, protocol.StatusNone // maybe counts the masters that may have had the key until then
 	var failed []Failure
 	ending := a.Collect(context.Background(), nil, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
 		status := c.Reply.Status
@@ -245,7 +246,7 @@ func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 		case status == protocol.StatusReleased:
 			maybe++
 			released++
-		case status != protocol.StatusNotOwner && status != protocol.StatusExpired: // it was not sent: the master never had the key
+		case status != protocol.StatusNotOwner && status != protocol.StatusExpired: // the release was not sent, because the master never had the key
 		case Past(until):
 			maybe++
 		case status == protocol.StatusNotOwner, gone == protocol.StatusNone:
@@ -285,11 +286,11 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			a.held = append(a.held, c.Reply)
 			a.Unwoken = a.Unwoken || !c.Queue || a.ownLeft(c.Reply.Holder)
 		}
-		if a.leader >= 0 && !a.acquires[a.leader].Counted { // it says which slot is free
+		if a.leader >= 0 && !a.acquires[a.leader].Counted { // wait for the leader, which says which slot is free
 			return certain && a.offered
 		}
-		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // and it is known why
-		// Even a result that a single master remembers counts, and is handed to all masters that answer in time.
+		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // lost, and the reason is known
+		// Wait on: even a result that only one master remembers counts, and is handed to all masters that answer in time.
 		if a.acquires[0].Recall && pending > 0 {
 			return len(a.done) == 0 && lost
 		}
@@ -302,11 +303,12 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			}
 		}
 	}
-	// a slot that the leader hasn't offered to this call may be on offer to another one
+	// a slot that the leader hasn't offered to this call may be offered to another one
 	return ending != CallerLeft && len(a.granted) >= quorum && len(a.done) == 0 && (a.offered || !a.leaderRefuses())
 }
 
-// ownLeft reports whether the holder is an attempt or a lock of this process whose release is still on its way: that release wakes only others.
+// ownLeft reports whether the holder is an attempt or a lock of this process whose release is still on its way. That release wakes other processes
+// only.
 func (a *Attempt) ownLeft(holder string) bool {
 	return a.Slots <= 1 && strings.HasPrefix(holder, a.masters.Process)
 }
@@ -321,7 +323,7 @@ func (a *Attempt) MayHaveTicket() bool {
 	return false
 }
 
-// Withdraw takes the ticket of a call that has a slot away from the masters that have refused it: there it would keep others from their slots.
+// Withdraw removes the ticket of a call that has won from the masters that have refused the call, where the ticket would keep other calls from slots.
 func (a *Attempt) Withdraw() {
 	for i := range a.acquires {
 		if c := &a.acquires[i]; c.Counted && c.Queue && c.Reply.Status == protocol.StatusHeld {

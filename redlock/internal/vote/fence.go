@@ -11,15 +11,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// refuseAhead rejects grants whose fence is further ahead of another master's than correct clocks can
-// explain: that master's clock was wrong when it granted this key before. While a third master is away such
-// a fence would become the lock's, and the restart guard, which relies on fences near the clocks, would be
-// too short to keep later fences above it once a master has restarted and forgotten it.
+// refuseAhead rejects grants whose fence is further ahead of another master's fence than correct clocks can
+// explain, because the clock of that master was wrong when it granted this key before. While a third master is away,
+// such a fence would become the lock's. The restart guard relies on fences near the clocks, and would be too short to
+// keep later fences above this one once a master has restarted and forgotten it.
 func (a *Attempt) refuseAhead() {
 	if a.masters.MaxSkew == 0 {
-		return // it isn't checked: how far clocks may differ isn't known
+		return // without a max skew nothing can be checked
 	}
-	// by the skew, the slack on both sides, and by how far a clock may be set back unnoticed
+	// The sum of the skew, of the slack on both sides, and of how far a clock may be set back unnoticed.
 	most := a.masters.MaxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
 	least := slices.Min(a.fences())
 	a.granted = slices.DeleteFunc(a.granted, func(c *link.Command) bool {
@@ -39,9 +39,9 @@ func (a *Attempt) fences() []int64 {
 	return fences
 }
 
-// Raise makes the lock's fence this one: it is sent to the masters that granted with a smaller one, unless
-// a quorum has stored as much already. A later lock gets a larger fence only because every quorum meets
-// a master that has stored this one.
+// Raise makes the given fence the lock's fence. It sends the fence to the masters that granted with a smaller one, unless
+// a quorum has stored as much already. A later lock gets a larger fence only because every quorum shares a master
+// with a quorum that has stored this one.
 func (a *Attempt) Raise(fence int64) {
 	a.Fence = fence
 	var low []*link.Command
@@ -60,7 +60,7 @@ func (a *Attempt) Raise(fence int64) {
 	}
 }
 
-// Raised waits for the replies to raise, and reports whether a quorum has stored the fence.
+// Raised waits for the replies to Raise, and reports whether a quorum has stored the fence.
 func (a *Attempt) Raised(ctx context.Context, within *Span) bool {
 	if a.raising == 0 {
 		return true

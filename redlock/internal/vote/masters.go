@@ -18,11 +18,11 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Stream is the way to a master: a link.Stream to a server, or a cluster.Cluster, which has one to each node.
+// Stream is the way to a master: a link.Stream to a server, or a cluster.Cluster, which has a link.Stream for each node.
 type Stream interface {
 	fmt.Stringer
-	Divided() bool              // it has several servers, of which one may fail alone
-	At(key string) *link.Stream // to the server that has the key
+	Divided() bool              // whether the master has several servers, of which one can fail alone
+	At(key string) *link.Stream // returns the stream to the server that has the key
 	Push(*link.Command)
 	Enqueue(*link.Command)
 	SendSoon()
@@ -39,13 +39,13 @@ type Stream interface {
 type Masters struct {
 	Streams  []Stream
 	Quorum   int           // the majority
-	MaxSkew  time.Duration // of their clocks; 0 where it isn't checked
+	MaxSkew  time.Duration // how far the masters' clocks may be apart; 0 if that isn't checked
 	FastFrom time.Duration // the shortest lease of a Fast acquire: a shorter lease doesn't remember the fence for long enough
 	Process  string        // the process's ID: its tokens begin with it
 	Closing  <-chan struct{}
 
 	room    chan struct{} // has an entry for each result that is being stored or read
-	refused atomic.Uint64 // results that found no room there
+	refused atomic.Uint64 // how many results found no room
 	alarms  sync.Pool     // of *alarm
 }
 
@@ -63,9 +63,9 @@ func (m *Masters) Decisive() int { return min(m.Quorum, len(m.Streams)-m.Quorum+
 
 // Random returns the random part of a token, or of a name: the ID of this process, so that others can find out whose it is, and 90 random bits.
 func (m *Masters) Random() string {
-	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // that of rand.Text
+	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // the alphabet of rand.Text
 	var text [protocol.RandomLen]byte
-	_, _ = rand.Read(text[copy(text[:], m.Process):]) // it never fails
+	_, _ = rand.Read(text[copy(text[:], m.Process):]) // rand.Read never fails
 	for i := protocol.IDLen; i < len(text); i++ {
 		text[i] = alphabet[text[i]%byte(len(alphabet))]
 	}
@@ -117,12 +117,12 @@ func (m *Masters) Hung(master int, key string, timeout time.Duration) error {
 	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), m.Streams[master].At(key).Advice())
 }
 
-// Time returns the time on the masters' clocks, in microseconds. Fences and tickets are made from it, not
-// from our own clock, so that processes whose clocks differ still agree on them, and follow it by our monotonic
-// clock, so that it doesn't matter when our wall clock is set. known is false if fewer masters than a quorum have
-// reported their time; then it may be no better than our wall clock.
+// Time returns the time on the masters' clocks, in microseconds. Fences and tickets are made from this time, so
+// that processes whose own clocks differ agree on them. It follows our monotonic clock, so it doesn't matter
+// when our wall clock is set. known is false if fewer masters than a quorum have told their time; then it may be
+// no better than our wall clock.
 func (m *Masters) Time() (now int64, known bool) {
-	var room [8]time.Duration // enough for most; saves an allocation
+	var room [8]time.Duration // enough for most Lockers, and saves an allocation
 	ours, clocks := time.Now(), room[:0]
 	for _, s := range m.Streams {
 		if clock, known := s.Shows(ours); known {
@@ -136,9 +136,9 @@ func (m *Masters) Time() (now int64, known bool) {
 	return clocks[len(clocks)/2].Microseconds(), len(clocks) >= m.Quorum
 }
 
-// leader returns the master that offers the slots of a key: the first that answers, in an order that depends on the key and is the same for all
-// processes (rendezvous hashing, D. Thaler and C. Ravishankar, 1998). It returns -1 if there is none. If processes differ on it, two calls may be
-// offered one slot, and the votes decide.
+// leader returns the master that offers the slots of a key: the first master that answers, in an order that depends on the key and is the same for
+// all processes (rendezvous hashing, D. Thaler and C. Ravishankar, 1998). It returns -1 if no master answers. If processes see different leaders, two
+// calls may be offered the same slot, and the votes decide.
 func (m *Masters) leader(key string) int {
 	leader, most := -1, uint64(0)
 	for i, s := range m.Streams {
@@ -154,8 +154,8 @@ func (m *Masters) leader(key string) int {
 	return leader
 }
 
-// Absent returns since when too few masters have a vote for a key, as far as this process knows without asking them, and which have none. The time is
-// zero if enough have one.
+// Absent returns the time since which too few masters have had a vote for a key, and the masters without one, as far as this process knows without
+// asking. The time is zero if enough masters have a vote.
 func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	var away []time.Time
 	now := time.Now()
@@ -173,7 +173,7 @@ func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	return away[spare], failed
 }
 
-// GuardsOver returns when enough masters for a quorum will have passed their restart guards; 0 if the guards aren't why there is no quorum.
+// GuardsOver returns when enough masters for a quorum will have passed their restart guards; 0 if something else keeps masters from voting.
 func (m *Masters) GuardsOver(failed []Failure) time.Duration {
 	var guarded []time.Duration
 	for _, f := range failed {

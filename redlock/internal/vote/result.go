@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// ShortResult is how many bytes a result may have that goes with a lock's own commands.
+	// ShortResult is how many bytes a result may have that is sent with the lock's own commands.
 	ShortResult = 4 << 10
-	// ResultTime is for how long a result may be under way.
+	// ResultTime is how long a result may be under way.
 	ResultTime = 10 * time.Second
-	// ResultRoom is how many results one process stores or reads at a time, beside the short ones that it stores.
+	// ResultRoom is how many results one process stores or reads at a time. Short results that it stores don't count.
 	ResultRoom = link.MaxResults
 )
 
@@ -44,7 +44,7 @@ func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[m
 // It returns nil as soon as a quorum remembers it, or a verdict if none can.
 func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	stored, _ := a.remembering(result.Fence)
-	r := a.masters.NewRound(protocol.OpStore, 1) // not the attempt's, which is for its release
+	r := a.masters.NewRound(protocol.OpStore, 1) // a second round, because the attempt's own round is for its release
 	to := &storing{attempt: a, result: result, to: r.Replies, stored: stored}
 	sent := 0
 	for i := range a.acquires {
@@ -72,7 +72,7 @@ func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	return &Verdict{Answered: stored, Total: len(a.acquires), Failed: failed}
 }
 
-// storeOn makes one master remember a result, over its lane: if it has the attempt's token or, with anyway, whoever has the key there.
+// storeOn makes one master remember a result, over its lane, if the master has the attempt's token or if anyway is true.
 func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
 	c := &a.acquires[master]
 	a.masters.laneOf(master, c.Key).Push(&link.Command{
@@ -82,8 +82,8 @@ func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to l
 	})
 }
 
-// storing gets the replies to a result on the lanes. The release, on the streams, may free a key before the result comes to that master. Once a
-// quorum remembers the result, its holder had the lock until then, so those masters get the result once more, whoever has the key.
+// storing gets the replies to a result on the lanes. The release, on the streams, may free a key on a master before the result arrives there. Once a
+// quorum remembers the result, it is certain that its holder had the lock until then. So these masters get the result once more, whoever has the key.
 type storing struct {
 	attempt *Attempt
 	result  *protocol.Result
@@ -91,7 +91,7 @@ type storing struct {
 
 	mu      sync.Mutex
 	stored  int   // masters that remember the result
-	lacking []int // masters that have answered and don't
+	lacking []int // masters that have answered, but don't remember the result
 }
 
 // Receive takes the reply of one master.
@@ -113,7 +113,7 @@ func (s *storing) Receive(c *link.Command) {
 	s.to.Receive(c)
 }
 
-// releaseWith is release for a caller that waits no longer. It makes the masters remember a short result.
+// releaseWith is release for a caller that doesn't go on waiting. It makes the masters remember a short result.
 func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	for i := range a.acquires {
@@ -121,7 +121,7 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
 		release := a.releaseOf(i, false, to)
 		if !done || c.Reply.Fence != result.Fence {
-			// A master that can't be asked now doesn't get it: it would be kept in memory.
+			// Don't send the result to a master that can't be asked now, because the result would stay in memory until it can.
 			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
 			release.Forced = done && a.masters.Streams[i].At(a.acquires[i].Key).Usable()
 		}
@@ -141,12 +141,12 @@ func remembers(c *link.Command) bool {
 	return c.Reply.Status == protocol.StatusReleased || store.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
-// Recall returns the result that an attempt has met, or nil: if there is none, if another holder is doing the work again
-// because a quorum hasn't heard of the result, or if it is unsure that later calls meet this one, too.
+// Recall returns the result that an attempt has met. It returns nil if there is none, if another holder is doing the work again
+// because a quorum doesn't know the result, or if later calls may not meet the result.
 //
-// A result that a quorum remembers is met by every quorum of replies. One that fewer remember is remembered by a
-// quorum before it is returned; the attempt, which has the key on the other masters of its quorum, frees it there with
-// the result. Of several results, that with the largest fence was left by the last holder.
+// If a quorum remembers a result, every quorum of replies meets it. If fewer masters remember it, Recall makes a quorum
+// remember it before it returns; the attempt, which has the key on the other masters of its quorum, frees the key there with
+// the result. Of several results, the one with the largest fence counts, because the last holder has left it.
 func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
 	if len(a.done) == 0 || a.answered() < a.masters.Quorum || a.othersHold() {
 		return nil
@@ -168,7 +168,8 @@ func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
 	return result
 }
 
-// fetch asks one master after the other for the result with this fence, because results are long; a slow first master doesn't delay the second.
+// fetch asks one master after another for the result with this fence, because results are long. It doesn't wait for a slow master before it asks the
+// next.
 func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
 	var from []*link.Command
 	for _, done := range a.done {
@@ -221,7 +222,7 @@ func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 				return false
 			}
 		} else {
-			for _, i := range lacking { // nobody waits for them; the holder had the lock until a quorum had its result, whoever has the key now
+			for _, i := range lacking { // anyway: nobody waits for these masters, and the holder had the lock until a quorum had its result
 				a.storeOn(i, result, true, nil)
 			}
 		}

@@ -10,14 +10,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Round is one goroutine's wait for the masters' answers to a command: of an attempt for its acquires, of an inspection, of a store or fetch of a
-// result. Several can follow each other, as in an attempt.
+// Round is one goroutine's wait for the masters' replies to one command. Rounds can follow each other, as the rounds for acquire, extend and release
+// of an attempt do.
 type Round struct {
 	masters *Masters
 	Replies *Inbox
 }
 
-// NewRound expects the replies to an operation. It wakes its owner when the needed number has come, and with each further one.
+// NewRound returns a round for an operation. Its owner wakes when need replies have come, and for each further reply.
 func (m *Masters) NewRound(op protocol.Op, need int) Round {
 	return Round{m, &Inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, len(m.Streams))}}
 }
@@ -26,20 +26,20 @@ func (m *Masters) NewRound(op protocol.Op, need int) Round {
 type Ending int
 
 const (
-	Answered   Ending = iota // count was done, or all have answered
+	Answered   Ending = iota // count reported done, or all masters have answered
 	TimeOver                 // the span is over
 	CallerLeft               // the caller's context has ended, or the process is closing its masters
 )
 
-// Span is how long masters may take to answer. It passes in steps, each of which counts as no more than its length, however late this process notices
-// its end: if a busy machine has kept the process from running, the replies have come, and only need to be read.
+// Span is how long masters may take to answer. It passes in steps. A step counts as no more than its length, however late this process notices
+// its end: if a busy machine has kept the process from running, the replies are already there, and only need to be read.
 type Span struct {
-	Rest   time.Duration // behind the step that is under way
-	began  time.Time     // from which those behind it count
-	behind *atomic.Int64 // of a call for which others wait: a time.Duration since began, at which the span is over, at least
+	Rest   time.Duration // the time after the present step
+	began  time.Time     // the time from which behind counts
+	behind *atomic.Int64 // for a call for which others wait: the time after began at which the span ends at the earliest
 
 	step time.Duration
-	over time.Time // the step that is under way; zero before the first
+	over time.Time // the end of the present step; zero before the first step
 }
 
 const spanSteps = 8
@@ -65,18 +65,18 @@ func (s *Span) begin() time.Time {
 	return s.over
 }
 
-// tell tells others when the span is over, if its rest begins now.
+// tell updates the earliest end of the span for the calls that wait for it.
 func (s *Span) tell(now time.Time) {
 	if s.behind != nil {
 		s.behind.Store(int64(now.Add(s.Rest).Sub(s.began)))
 	}
 }
 
-// Collect passes each reply to count, with the number of those still missing, until count reports done or
-// all expected replies are in. Replies that are there when the span is over still count.
+// Collect passes each reply to count, with the number of replies still missing, until count reports done or
+// all expected replies have come. Replies that are there when the span is over still count.
 func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Span, expected int, count func(c *link.Command, pending int) (done bool)) Ending {
-	var room [5]*link.Command // enough for most; saves an allocation
-	var timer *alarm          // none for a caller that has read its own replies
+	var room [5]*link.Command // enough for most rounds, and saves an allocation
+	var timer *alarm          // nil for a caller that has read its own replies
 	defer func() {
 		if timer != nil {
 			r.masters.calm(timer)
@@ -112,8 +112,8 @@ func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Sp
 	return Answered
 }
 
-// alarm rings one inbox at a time, on a goroutine of its own, which nothing else can delay. It is reused: a late ring wakes another owner, who sees
-// that its time isn't over.
+// alarm rings one inbox at a time, from a separate goroutine, which nothing else can delay. It is reused. A late ring wakes a different owner, which
+// sees that its time isn't over.
 type alarm struct {
 	timer *time.Timer
 	rings atomic.Pointer[Inbox]
@@ -149,11 +149,11 @@ type Inbox struct {
 
 	mu      sync.Mutex
 	op      protocol.Op     // replies to other operations come late and are dropped
-	need    int             // replies before the owner is signaled
+	need    int             // how many replies must come before the owner is signaled
 	replies []*link.Command // the replies that the owner hasn't taken yet
 }
 
-// expect discards what has come and waits for the replies to another operation.
+// expect drops the replies that have come, and begins to collect the replies to another operation.
 func (in *Inbox) expect(op protocol.Op, need int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -164,7 +164,7 @@ func (in *Inbox) expect(op protocol.Op, need int) {
 	}
 }
 
-// Receive takes a reply.
+// Receive puts a reply into the inbox.
 func (in *Inbox) Receive(c *link.Command) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -11,14 +11,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Verdict is why an attempt is lost, or a release is not confirmed.
+// Verdict says why an attempt is lost, or why a release isn't confirmed.
 type Verdict struct {
 	Why        Why
 	Answered   int           // masters whose replies count
-	Total      int           // masters
+	Total      int           // all masters
 	Failed     []Failure     // masters that gave no usable reply
-	RetryAfter time.Duration // Held: when the lease of the holder may have ended
-	Slots      int           // Held: how many may have the key, if they are several
+	RetryAfter time.Duration // for Held: when the lease of the holder may have ended
+	Slots      int           // for Held: how many may have the key, if more than one
 }
 
 // Why is the reason for a verdict.
@@ -27,7 +27,7 @@ type Why int
 const (
 	NoQuorum   Why = iota // too few masters have given a usable reply
 	Held                  // others have the key, even if none of them has a quorum
-	Unreadable            // a master remembers a result, and no quorum does as far as is known, or none can be read
+	Unreadable            // a master remembers a result, but no quorum is known to, or the result can't be read
 )
 
 // Failure is the reason why one master gave no usable reply.
@@ -44,10 +44,10 @@ func (a *Attempt) leaderSays() *protocol.Reply {
 	return &a.acquires[a.leader].Reply
 }
 
-// leaderRefuses reports whether the leader has said that others have, or are to have, the slot.
+// leaderRefuses reports whether the leader has said that other calls have the slot, or are to get it.
 func (a *Attempt) leaderRefuses() bool { return a.leaderSays().Status == protocol.StatusHeld }
 
-// answered returns how many masters have said how it is with the key.
+// answered returns how many masters have said who has the key.
 func (a *Attempt) answered() int { return len(a.granted) + len(a.held) + len(a.done) }
 
 func (a *Attempt) fail(master int, err error) {
@@ -74,8 +74,8 @@ func (a *Attempt) MetSeveral() bool {
 	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, SeveralMark) })
 }
 
-// othersRefuse reports whether others are the reason why a call gets no lock: it would have no quorum even if all other masters granted, or a quorum
-// has answered, and the leader says that others have all slots. Otherwise the failed masters are the reason, whoever has the rest.
+// othersRefuse reports whether other calls are the reason why this call gets no lock: it would have no quorum even if all other masters granted, or a
+// quorum has answered and the leader says that others have all slots. Otherwise the failed masters are the reason.
 func (a *Attempt) othersRefuse() bool {
 	return len(a.acquires)-len(a.held) < a.masters.Quorum || a.leaderRefuses() && a.answered() >= a.masters.Quorum
 }
@@ -83,8 +83,8 @@ func (a *Attempt) othersRefuse() bool {
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
 func (a *Attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.masters.Quorum }
 
-// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. The replies to a lost attempt may be too few to say so:
-// then it counts whether the other masters are asked at all.
+// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. If too few masters have replied to a lost attempt, it
+// goes by whether commands to the other masters would be sent at all.
 func (a *Attempt) TooFew() bool {
 	usable := a.answered()
 	for i, s := range a.masters.Streams {
@@ -95,13 +95,13 @@ func (a *Attempt) TooFew() bool {
 	return usable < a.masters.Quorum
 }
 
-// CanWinBy reports whether an attempt may have a quorum before a time: few enough masters are excluded beyond it, by the restart guard or after a
-// jump of their clocks.
+// CanWinBy reports whether an attempt may have a quorum before end. It can't if too many masters are excluded until later, by the restart guard or
+// after a jump of their clocks.
 func (a *Attempt) CanWinBy(end time.Time) bool {
 	left := len(a.acquires)
 	for i := range a.acquires {
 		c := &a.acquires[i]
-		if !c.Counted { // it may still answer
+		if !c.Counted { // this master may still answer
 			continue
 		}
 		var guard *admission.GuardError
@@ -144,13 +144,13 @@ func (a *Attempt) refusal() Verdict {
 	for _, reply := range a.held {
 		v.RetryAfter = max(v.RetryAfter, reply.TTL)
 	}
-	if a.leaderRefuses() { // it knows which slot may be free first
+	if a.leaderRefuses() { // the leader knows which slot may be free first
 		v.RetryAfter = a.leaderSays().TTL
 	}
 	return v
 }
 
-// leaderPatience is how long a call waits for an offer before it looks whether there is still a leader, and whether that is the same.
+// leaderPatience is how long a call waits for an offer before it checks whether there is still a leader, and whether it is the same one.
 const leaderPatience = time.Second
 
 // Patience returns how long to sleep before asking again if no wake-up comes: until enough of the known leases may have ended that a quorum is
@@ -178,11 +178,11 @@ func (a *Attempt) Patience() time.Duration {
 // Offer returns 1 + the slot that the leader offers in place of the one that was refused, or 0.
 func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
 
-// LacksLeader reports whether no leader has said that no slot is free.
+// LacksLeader reports whether the key has several slots, and no leader has said that none is free.
 func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
 
-// IsFirst reports whether a lost attempt is for a slot that nobody else should ask for: the former holder's release is on its way to the masters that
-// have refused.
+// IsFirst reports whether nobody else should ask for the slot of a lost attempt, because the former holder's release is on its way to the masters
+// that have refused.
 func (a *Attempt) IsFirst() bool {
 	granted := a.leaderSays().Status == protocol.StatusGranted
 	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
@@ -208,12 +208,12 @@ func (a *Attempt) Refusals() []protocol.Reply { return a.held }
 // Ballot is the reply of one master.
 type Ballot struct {
 	Master  string
-	Counted bool   // it has answered before the attempt was decided, or its time was over
-	Granted bool   // with a fence
-	Fence   uint64 // if granted
-	Done    bool   // it remembers a result
-	Holder  string // otherwise the token that has the key; empty if another process is next in line
-	Err     error  // why it has given no vote
+	Counted bool   // the master answered before the attempt was decided, or its time was over
+	Granted bool   // the master granted the key, with a fence
+	Fence   uint64 // the fence of the grant
+	Done    bool   // the master remembers a result
+	Holder  string // if the master refused: the token that has the key; empty if another process is next in line
+	Err     error  // the reason why the master has given no vote
 }
 
 // Ballots returns the reply of each master.
@@ -221,7 +221,7 @@ func (a *Attempt) Ballots() []Ballot {
 	ballots := make([]Ballot, len(a.acquires))
 	for i := range a.acquires {
 		b := BallotOf(a.name(i), &a.acquires[i])
-		for _, failed := range a.failed { // also one that has granted, and isn't believed
+		for _, failed := range a.failed { // a failed master may have granted the key with a fence that isn't believed
 			if failed.Master == b.Master {
 				b = Ballot{Master: b.Master, Counted: true, Err: failed.Err}
 			}
