@@ -12,7 +12,7 @@ type absence struct {
 	err   *QuorumError
 }
 
-// rest returns how long a call may still wait for the masters, of the time that it has for them in all. A nil absence leaves all of that time.
+// rest returns how long a call may still wait for the masters. masters is how long it may wait for them in all, which is the rest of a nil absence.
 func (a *absence) rest(masters time.Duration) time.Duration {
 	if a == nil {
 		return masters

@@ -18,21 +18,21 @@ import (
 type state uint8
 
 const (
-	entering    state = iota // it looks whether other calls of this process are in its way
-	hearing                  // a try-lock: it waits for the result of those calls
-	inLine                   // waits behind those calls
-	heading                  // it is the head for all of its keys, and waits until it may ask the masters
+	entering    state = iota // the call looks whether other calls of this process are in its way
+	hearing                  // a try-lock waits for the result of those calls
+	inLine                   // the call waits behind those calls
+	heading                  // the call is the head for all of its keys, and waits until it may ask the masters
 	asking                   // attempts are under way, and have a place among those of the process
-	takingOver               // attempts are under way that take over from the lock before it, or from its own lost attempts
-	contending               // waits, because other calls have votes for the key too
-	releasing                // waits, because its slot is about to be released on the masters
-	lacking                  // waits, because masters have no vote
-	subscribing              // waits until it can be woken
-	queued                   // is in line on the masters, and waits to be woken
-	unwoken                  // is in line on the masters, of which one can't wake it
-	insisting                // waits for a short time, and keeps its places for all of its keys: see insist
-	holding                  // it has the lock
-	failed                   // it must leave without one
+	takingOver               // attempts are under way that take over from the lock before this call's, or from the call's own lost attempts
+	contending               // the call waits, because other calls have votes for the key too
+	releasing                // the call waits, because its slot is about to be released on the masters
+	lacking                  // the call waits, because masters have no vote
+	subscribing              // the call waits until it can be woken
+	queued                   // the call is in line on the masters, and waits to be woken
+	unwoken                  // the call is in line on the masters, one of which can't wake it
+	insisting                // the call waits for a short time, and keeps its places for all of its keys: see insist
+	holding                  // the call has the lock
+	failed                   // the call must leave without a lock
 )
 
 // waitsFor is the reason for the wait between two attempts, as an Observer sees it.
@@ -54,9 +54,9 @@ const (
 	waitMost   = 100 * time.Millisecond
 	splitPause = 3 * time.Millisecond
 	splitTries = 4
-	absentMost = time.Second // for a call that knows of the masters from other calls
+	absentMost = time.Second // the longest pause of a call that knows of the masters' absence from other calls
 
-	releasePause = time.Millisecond / 2 // for a release on its way to the masters; doubles
+	releasePause = time.Millisecond / 2 // the first pause for a release that is on its way to the masters; the pause doubles
 	mostAgain    = 6
 )
 
@@ -65,36 +65,36 @@ const (
 type call struct {
 	*shared
 	lockOptions
-	ctx    context.Context // bounds the wait, and attempts as well
-	try    bool            // a TryLock: it doesn't wait
-	began  time.Time       // on our clock
-	limit  context.Context // ends when it must not wait any longer; nil before it begins to wait, which most never do
+	ctx    context.Context // bounds the wait and the attempts
+	try    bool            // the call is a TryLock, which doesn't wait
+	began  time.Time       // when the call came, on our clock
+	limit  context.Context // ends when the call must not wait any longer; nil before it begins to wait, which most calls never do
 	cancel context.CancelFunc
-	places []*place // one for each key
+	places []*place // a place for each key
 	state  state
 
-	order     uint64             // among all calls of this process; 0 before it enters
-	ahead     int                // calls before it when it entered
-	promoted  chan *vote.Attempt // it is the head now; gets the attempt if the lock before was handed on, else nil
-	done      *DoneError         // the result that the head before it has met, if this call wants results; set before it becomes the head
-	ticket    int64              // its place in the masters' queues, from its first attempt on; 0 if not known yet
-	asksUntil atomic.Int64       // when its last attempt is over, at the latest: a time.Duration since the gates began, on our monotonic clock
+	order     uint64             // the call's number among all calls of this process; 0 before it enters
+	ahead     int                // how many calls were before it when it entered
+	promoted  chan *vote.Attempt // gets a value when the call becomes the head: the attempt if the lock before was handed on, otherwise nil
+	done      *DoneError         // the result that the head before this call has met, if the call wants results; set before it becomes the head
+	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 if not known yet
+	asksUntil atomic.Int64       // the latest end of its last attempt: a time.Duration since the gates began, on our monotonic clock
 
-	blocked *place       // where others of this process are in its way
-	later   <-chan error // gets what those calls meet, or is closed when this call should look again
+	blocked *place       // the place at which other calls of this process are in its way
+	later   <-chan error // gets the result of those calls, or is closed when this call should look again
 
 	lost       *place          // the place whose attempt is lost
-	doubts     int8            // how often it still doubts what other calls have found out about the masters
-	again      int8            // how often it has asked again at once, for a slot of its own or an offered one
-	subscribed bool            // it counts as waiting for wake-ups
-	tries      uint32          // attempts that are over
-	pause      time.Duration   // before the next attempt, longer each time, if no master wakes us
-	rest       time.Duration   // how long it waits at most now
-	settled    <-chan struct{} // closed when its subscriptions are made
-	insists    time.Duration   // since it began; until then it keeps its places for all of its keys: see insistsOn
-	haste      haste           // how soon it may ask
+	doubts     int8            // how often the call will still doubt what other calls have found out about the masters
+	again      int8            // how often the call has asked again at once, for its own slot or an offered one
+	subscribed bool            // the call counts as waiting for wake-ups
+	tries      uint32          // how many attempts are over
+	pause      time.Duration   // the pause before the next attempt if no master wakes the call; longer each time
+	rest       time.Duration   // how long the call waits at most in its present state
+	settled    <-chan struct{} // closed when the subscriptions for the call are made
+	insists    time.Duration   // the time since began until which the call keeps its places for all of its keys: see insistsOn
+	haste      haste           // bounds how soon the call may ask again
 	via        Via
-	err        error // the error before its last wait; at the end, why it must leave
+	err        error // the error before the last wait; at the end, the reason why the call must leave
 
 	roomForPlaces [1]*place // enough for one key, the usual case; saves two allocations
 	roomForPlace  place
@@ -115,7 +115,7 @@ func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try b
 	return c
 }
 
-// several reports whether the call is for several keys: then the lock on one of them alone is of no use to it.
+// several reports whether the call is for several keys. The lock on one of them alone is of no use to it.
 func (c *call) several() bool { return len(c.places) > 1 }
 
 // run takes the call to its end.
@@ -157,20 +157,20 @@ func (c *call) leave() {
 	}
 }
 
-// fail ends a call that is at no gate.
+// fail ends a call that has no place at any gate.
 func (c *call) fail(err error) state {
 	c.err = err
 	return failed
 }
 
-// giveUp ends a call that asks at its gates.
+// giveUp ends a call that is the head of its gates.
 func (c *call) giveUp(err error) state {
 	c.release()
 	c.gates.keepOnly(nil, c)
 	return c.fail(err)
 }
 
-// stopped returns why the call must leave, or nil. ctx ends the present wait.
+// stopped returns the reason why the call must leave, or nil. ctx ends the present wait.
 func (c *call) stopped(ctx context.Context) error {
 	select {
 	case <-c.closing:
@@ -182,7 +182,7 @@ func (c *call) stopped(ctx context.Context) error {
 	}
 }
 
-// sleep returns why the call must leave meanwhile, or nil.
+// sleep waits for d. It returns the reason if the call must leave before that, and otherwise nil.
 func (c *call) sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -194,7 +194,7 @@ func (c *call) sleep(ctx context.Context, d time.Duration) error {
 	return c.stopped(ctx)
 }
 
-// until returns the latest end of the call's wait for others; zero: the end of its context.
+// until returns the latest end of the call's wait for others, or zero if only its context ends the wait.
 func (c *call) until() (end time.Time) {
 	if c.try || c.wait == untilDone {
 		return end
@@ -255,7 +255,7 @@ func (c *call) hear() state {
 	return next
 }
 
-// awaitFirst waits for the first attempt of the call before it, and returns why a try-lock must not enter again, or nil.
+// awaitFirst waits for the first attempt of the call before this one. It returns the reason why a try-lock must not enter again, or nil.
 func (c *call) awaitFirst() error {
 	select {
 	case met := <-c.later:
@@ -315,7 +315,7 @@ func (c *call) standInLine() state {
 			case met == errDoubtful:
 				met = nil
 				c.doubts--
-			case errors.Is(met, ErrDone): // if it asks for results, it becomes the head with that result
+			case errors.Is(met, ErrDone): // if the call asks for results, it becomes the head and gets this result
 				met = nil
 			}
 		case <-enough:
@@ -338,14 +338,14 @@ func (c *call) standInLine() state {
 			refusal = met
 		}
 		leaves := c.ctx.Err() != nil
-		if refusal == nil && leaves { // it leaves as the calls before it do, which know more
+		if refusal == nil && leaves { // the call leaves with the error of the calls before it, which know more
 			refusal = c.gates.lastMet(c)
 		}
 		if refusal != nil || leaves {
 			err = ended(ctx, refusal)
 		}
 	}
-	if !c.gates.giveUp(c) { // it has just become the head, and must give back the lock that was handed to it
+	if !c.gates.giveUp(c) { // the call has just become the head, and must give back the lock that was handed to it
 		if a := <-c.promoted; a != nil {
 			a.Release(false)
 		}
@@ -366,7 +366,7 @@ func (c *call) becomeHead(handed *vote.Attempt) state {
 	return takingOver
 }
 
-// handOn makes a call in line the head. Its attempt begins at once, behind the release of the lock before: former is the attempt of that lock.
+// handOn makes the place's call the head. Its attempt begins at once, behind the release of the lock before it, of which former is the attempt.
 func (p *place) handOn(former *vote.Attempt) {
 	proposal := p.number()
 	p.promoted <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
@@ -393,17 +393,17 @@ func (c *call) tellLongWait() {
 
 // haste bounds how often a call asks masters, whatever they say and however often they wake it: mostHaste times at once, and then once in askGap on
 // average. Its zero value is for a call that hasn't asked yet.
-type haste struct{ full time.Time } // when it may ask mostHaste times at once again
+type haste struct{ full time.Time } // when the call may again ask mostHaste times at once
 
 const (
 	mostHaste = 10
 	askGap    = 50 * time.Millisecond
 )
 
-// gap is askGap, or a third of a short TTL, because a call must ask that often.
+// gap is askGap, or a third of a TTL that is shorter, because a call must ask at least that often.
 func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
 
-// rest returns how long to wait before the next time. ask counts that time.
+// rest returns how long to wait before asking again. ask counts each time.
 func (h *haste) rest(gap time.Duration) time.Duration {
 	return time.Until(h.full.Add(-(mostHaste - 1) * gap))
 }
@@ -418,14 +418,14 @@ func (h *haste) ask(gap time.Duration) {
 // begin waits until the call may make an attempt, and begins one for each key.
 func (c *call) begin() state {
 	if slices.ContainsFunc(c.voters.Streams, vote.Stream.Subscribed) {
-		c.gates.drainWakeUps(c) // the attempt finds out what earlier wake-ups announced
+		c.gates.drainWakeUps(c) // the attempt finds out anyway what earlier wake-ups announced
 	}
 	if err := c.awaitPlace(); err != nil {
 		return c.giveUp(err)
 	}
 	start := time.Now()
 	proposal := c.number()
-	for _, p := range c.places { // with one proposal and one start, the locks share their fence and the end of their validity
+	for _, p := range c.places { // all places get the same proposal and start, so that the locks share their fence and the end of their validity
 		p.attempt = p.ask(vote.Ask{Start: start, Fence: proposal})
 	}
 	c.sendSoon()
@@ -459,8 +459,8 @@ func (c *call) awaitPlace() error {
 	return endedBy(context.DeadlineExceeded, c.err)
 }
 
-// placeBy returns how long the call waits for a place among the attempts of the process, or zero. A call that has made no attempt waits at least as
-// long as masters may take to answer, so a short wait has the chances of a try-lock.
+// placeBy returns until when the call waits for a place among the attempts of the process, or the zero time. A call that has made no attempt waits at
+// least as long as masters may take to answer, so a short wait has the chances of a try-lock.
 func (c *call) placeBy() time.Time {
 	until := c.until()
 	if c.tries > 0 || until.IsZero() && !c.try {
@@ -473,7 +473,8 @@ func (c *call) placeBy() time.Time {
 	return least
 }
 
-// awaitMasters waits while too few masters have a vote, and other calls find out whether they are back. It returns why the call must leave, or nil.
+// awaitMasters waits while too few masters have a vote, and other calls find out whether masters are back. It returns the reason why the call must
+// leave, or nil.
 func (c *call) awaitMasters() error {
 	if c.try || !c.lacksMasters.Load() {
 		return nil
@@ -488,7 +489,7 @@ func (c *call) awaitMasters() error {
 		if rest <= 0 || c.mayAsk() {
 			return nil
 		}
-		if absent.err.RetryAfter > rest { // the masters are known to come back too late
+		if absent.err.RetryAfter > rest { // it is known that the masters will be back too late
 			return absent.err
 		}
 		if c.err == nil {
@@ -517,9 +518,10 @@ func (c *call) absent() (absent *absence) {
 	return absent
 }
 
-// number gives the call its ticket, the time when it came on the masters' clocks, and returns their time now, from which its fence is proposed. While
-// the masters' clocks aren't known the ticket is 0: our own clock could put all calls of this process before, or behind, the calls of others. A
-// ticket in the future comes from clocks that have been set since, and would be behind all others until then, so it is made anew.
+// number gives the call its ticket: the time when it came, on the masters' clocks. It returns the masters' present time, from which the call's fence
+// is proposed. While the masters' clocks aren't known, the ticket is 0, because our own clock could put all calls of this process before, or behind,
+// the calls of others. A ticket in the future comes from clocks that were set back since. It would be behind all others until then, so it is made
+// anew.
 func (c *call) number() (now int64) {
 	now, known := c.voters.Time()
 	if known && (c.ticket == 0 || c.ticket > now) {
@@ -528,8 +530,8 @@ func (c *call) number() (now int64) {
 	return now
 }
 
-// ask sends an acquire for the key to all masters. The parameter has what differs between the attempts of a call. With Former, each command first
-// releases that attempt: its lock is handed on, or its grants are taken over.
+// ask sends an acquire for the key to all masters. The fields of ask differ between the attempts of a call. With Former, each command first
+// releases that attempt, whose lock is handed on, or whose grants are taken over.
 func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	if p.tickets == nil {
 		p.tickets = append(p.room[:0], make([]link.TicketState, len(p.voters.Streams))...)
@@ -595,7 +597,7 @@ func (c *call) collect() (lost *place) {
 	return lost
 }
 
-// round returns the time for a round, which the calls behind this one may see.
+// round returns the time for a round. The calls behind this one may see when it ends.
 func (c *call) round() vote.Span {
 	return vote.NewSpanOf(c.places[0].attempt.Timeout, c.gates.began, &c.asksUntil)
 }
@@ -605,7 +607,7 @@ func (c *call) sendSoon() { c.places[0].attempt.SendSoon() }
 
 // hold makes locks of the attempts that have won, and returns the lock for the caller.
 func (c *call) hold() *Lock {
-	var room [1]*Lock // enough for one key; saves an allocation
+	var room [1]*Lock // enough for one key, and saves an allocation
 	parts := room[:0]
 	for _, p := range c.places {
 		c.trace(p.attempt, nil, 0, holding)
@@ -616,7 +618,7 @@ func (c *call) hold() *Lock {
 			part.whole = parts
 		}
 	}
-	for _, part := range parts { // only now: from here on the lock may end
+	for _, part := range parts { // last, because from here on the lock may end
 		if part.place.slots > 1 {
 			part.attempt.Withdraw()
 		}
@@ -629,8 +631,9 @@ func (c *call) hold() *Lock {
 	return parts[0]
 }
 
-// afterLoss chooses the next state after a lost attempt. The call asks again at once if others have the slot and the leader offers another, or if the
-// slot is this call's and the masters that refused it are about to learn that. Each attempt takes over what the one before was granted.
+// afterLoss chooses the next state after a lost attempt. The call asks again at once in two cases: others have the slot and the leader offers a
+// different one, or the slot is this call's and the masters that refused it are about to learn that. Each attempt takes over the grants of the
+// attempt before it.
 func (c *call) afterLoss() state {
 	switch lost := c.lost.attempt; {
 	case c.haste.rest(gap(c.ttl)) > 0:
@@ -707,7 +710,7 @@ func (c *call) insist() state {
 	return c.giveWay()
 }
 
-// release gives back what the attempts have won. A call that waits on keeps its tickets for the awaited keys.
+// release gives back everything that the attempts have won. If the call goes on waiting, it keeps its tickets for the awaited keys.
 func (c *call) release(awaited ...*place) {
 	for _, p := range c.places {
 		if p.attempt != nil {
@@ -719,7 +722,7 @@ func (c *call) release(awaited ...*place) {
 	}
 }
 
-// giveWay makes the call wait for the key that it was refused, and leave the other keys to others, here and on the masters.
+// giveWay makes the call wait for the key that was refused, and leaves the other keys to other calls, here and on the masters.
 func (c *call) giveWay() state {
 	c.release(c.lost)
 	c.err = c.errorOf(c.lost.attempt)
@@ -744,17 +747,17 @@ func (c *call) giveWay() state {
 	if absent != nil {
 		c.rest = max(min(c.rest, absent.rest(c.masters)), soonest)
 	}
-	c.rest = max(min(c.rest, c.ttl/3-time.Since(c.lost.attempt.Start)), soonest) // our ticket is to last
+	c.rest = max(min(c.rest, c.ttl/3-time.Since(c.lost.attempt.Start)), soonest) // ask again before the call's ticket ends
 	c.trace(c.lost.attempt, c.err, c.rest, next)
 	return next
 }
 
-// chooseWait returns the state in which the call waits before its next attempt, and sets how long that may take; or it ends the call.
+// chooseWait returns the state in which the call waits before its next attempt, and sets how long it waits at most; or it ends the call.
 func (c *call) chooseWait(absent *absence) state {
 	lost := c.lost.attempt
 	c.rest = jitter(c.pause)
 	switch {
-	case c.try && (c.tries > splitTries || !lost.Split() && !lost.LacksLeader()): // another holder has won, or nobody can
+	case c.try && (c.tries > splitTries || !lost.Split() && !lost.LacksLeader()): // another call has won, or no call can
 		c.trace(lost, c.err, 0, failed)
 		return c.giveUp(c.err)
 	case c.try:
@@ -763,27 +766,27 @@ func (c *call) chooseWait(absent *absence) state {
 	case absent != nil && c.hopeless(absent.rest(c.masters)):
 		c.trace(lost, absent.err, 0, failed)
 		return c.giveUp(absent.err)
-	case !errors.Is(c.err, ErrHeld): // masters have failed, and wake nobody
+	case !errors.Is(c.err, ErrHeld): // masters have failed, and so wake nobody
 		c.pause = min(2*c.pause, waitMost)
 		return lacking
 	case c.subscribed && c.voters.Deny():
 		c.trace(lost, c.err, 0, failed)
 		return c.giveUp(endedBy(ErrNotWoken, c.err))
-	case lost.IsFirst(), lost.Offer() > 0: // others have votes for the slot, and the leader doesn't know of it, or offers in vain
+	case lost.IsFirst(), lost.Offer() > 0: // others have votes for the slot, and the leader doesn't know that, or offers a slot in vain
 		c.pause = min(2*c.pause, waitMost)
 		return contending
-	case !c.subscribed && c.lost.slots > 1 && !lost.Unwoken: // all masters that refused have queued the call already
+	case !c.subscribed && c.lost.slots > 1 && !lost.Unwoken: // all masters that refused the call have already put it into their queues
 		c.subscribed = true
 		c.subscriptions.begin()
 		c.rest = lost.Patience()
 		return queued
 	case !c.subscribed:
-		// Ask again once the subscriptions are made: what was published before is missed.
+		// Ask again when the subscriptions are made, because earlier messages are missed.
 		c.subscribed = true
 		c.gates.drainWakeUps(c)
 		c.settled, c.rest = c.subscriptions.begin(), lost.Timeout
 		return subscribing
-	case !lost.Unwoken: // all masters that refused have queued this process, and will wake it
+	case !lost.Unwoken: // all masters that refused have put this process into their queues, and will wake it
 		c.rest = lost.Patience()
 		return queued
 	}
@@ -821,8 +824,8 @@ func (c *call) awaitRetry() state {
 	return entering
 }
 
-// hopeless reports whether a call that lacks masters has waited long enough for them, or whether they come too late: a restart guard or a jump of the
-// clock excludes too many of them for longer than the rest of its wait.
+// hopeless reports whether a call that lacks masters should give up: it has waited long enough for them, or a restart guard or a jump of a clock
+// excludes too many of them for longer than the rest of its wait.
 func (c *call) hopeless(rest time.Duration) bool {
 	end := time.Now().Add(rest)
 	if deadline, ends := c.waiting().Deadline(); ends && deadline.Before(end) {
@@ -831,7 +834,7 @@ func (c *call) hopeless(rest time.Duration) bool {
 	return rest <= 0 || !c.lost.attempt.CanWinBy(end)
 }
 
-// trace tells the Observer, if it wants to know, how an attempt has ended, and what the call waits for next.
+// trace tells the Observer, if it traces attempts, how an attempt has ended, and what the call waits for next.
 func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state) {
 	if !c.reporter.traces() {
 		return
@@ -861,7 +864,7 @@ func (c *call) errorOf(a *vote.Attempt) error {
 	}
 }
 
-// tellDifference notes that calls differ on how many may hold a key, if an attempt has met such a call in line. The log says so once.
+// tellDifference notes and logs once that processes differ on how many may hold a key, if an attempt has met a call in line with a different number.
 func (c *call) tellDifference() {
 	for _, reply := range c.lost.attempt.Refusals() {
 		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {

@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// End is how the hold of a lock has ended. It is decided once. The cause of the lock's contexts, the error of Unlock, the log, the Observer, and
+// End says how the hold of a lock has ended. It is decided once. The cause of the lock's contexts, the error of Unlock, the log, the Observer, and
 // packages middleware and agent all follow from it. It is empty while the lock is held.
 type End string
 
@@ -16,8 +16,8 @@ const (
 	EndReleased    End = "released"    // by Unlock, and the lock was held until then
 	EndUnconfirmed End = "unconfirmed" // by Unlock, but too few masters have confirmed so far that the lock was held until then
 	EndGone        End = "gone"        // by Unlock, but the masters' replies to the release say that they had lost the lock before
-	EndExpired     End = "expired"     // its validity was over: no quorum had renewed it
-	EndTaken       End = "taken"       // the masters have refused to renew it: others have its key on so many masters that no quorum is left
+	EndExpired     End = "expired"     // the lock's validity was over, because no quorum had renewed it
+	EndTaken       End = "taken"       // the masters refused to renew the lock: others have its key on so many masters that no quorum is left
 	EndForced      End = "forced"      // by ForceUnlock
 	EndMaxHold     End = "max_hold"    // by WithMaxHold
 	EndClosed      End = "closed"      // by Close
@@ -27,7 +27,7 @@ const (
 // found it lost.
 func (e End) Lost() bool { return e == EndGone || errors.Is(e.cause(), ErrLost) }
 
-// cause is why the lock's contexts have ended; nil while it is held.
+// cause returns the reason why the lock's contexts have ended; nil while it is held.
 func (e End) cause() error {
 	switch e {
 	case "":
@@ -57,7 +57,7 @@ func endOf(released error) End {
 
 // End returns how the lock has ended, or "" while it is held. While Unlock waits for the masters, it is EndUnconfirmed.
 func (k *Lock) End() End {
-	k.expire() // its timer may be late
+	k.expire() // the timer of the lock may be late
 	return k.ending()
 }
 
@@ -68,11 +68,11 @@ func (k *Lock) ending() End {
 	return k.how
 }
 
-// endedBy returns why the lock has ended; nil while it is held.
+// endedBy returns the reason why the lock has ended; nil while it is held.
 func (k *Lock) endedBy() error { return k.ending().cause() }
 
-// end ends the lock on all its keys, unless it has ended: in this way, or as over says if its validity is over. It reports whether this call has
-// ended it in this way. The keeper releases a lost lock, and the caller any other.
+// end ends the lock on all its keys in this way, or as over says if its validity is over, unless it has ended already. It reports whether this call
+// has ended it in this way. The keeper releases a lost lock, and the caller any other.
 func (k *Lock) end(how End) bool {
 	really := how
 	if over := k.over(); over != "" {
@@ -91,12 +91,12 @@ func (k *Lock) end(how End) bool {
 	return len(lost) > 0 && really == how
 }
 
-// decide sets how the lock has ended, unless that is set: it isn't renewed any more, and its contexts have ended. Its keys may be released only after
-// that. It reports whether this call has ended the lock: only then the caller has the lock released, and calls tell.
+// decide sets how the lock has ended, unless that is set already. From then on the lock isn't renewed, and its contexts have ended. Its keys may be
+// released only after that. decide reports whether this call has ended the lock: only in this case the caller has the lock released, and calls tell.
 func (k *Lock) decide(how End) bool {
 	for _, part := range k.parts() {
 		part.mu.Lock()
-		if part.how != "" { // the first part has it, if any
+		if part.how != "" { // the first part has the end, if there is one
 			part.mu.Unlock()
 			return false
 		}
@@ -115,7 +115,7 @@ func (k *Lock) decide(how End) bool {
 	return true
 }
 
-// confirm decides, from the masters' replies to the release, how a lock that Unlock has ended did end.
+// confirm decides how a lock ended that Unlock has ended, from the masters' replies to the release.
 func (k *Lock) confirm(how End) {
 	for _, part := range k.parts() {
 		part.mu.Lock()

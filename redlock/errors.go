@@ -188,7 +188,7 @@ func (e *MasterError) Error() string { return e.Master + ": " + inner(e.Err) }
 // Unwrap returns the master's own error.
 func (e *MasterError) Unwrap() error { return e.Err }
 
-// noQuorum returns the error of a verdict that masters fail.
+// noQuorum returns the error for a verdict in which masters have failed.
 func noQuorum(m *vote.Masters, v vote.Verdict) *QuorumError {
 	return &QuorumError{Answered: v.Answered, Quorum: m.Quorum, Total: v.Total, Masters: masterErrors(v.Failed), RetryAfter: m.GuardsOver(v.Failed)}
 }
@@ -229,7 +229,7 @@ func ended(ctx context.Context, failure error) error {
 	return endedBy(ctx.Err(), failure)
 }
 
-// endedBy is ended for any cause.
+// endedBy is ended for any cause of the end.
 func endedBy(cause, failure error) error {
 	var held *HeldError
 	var quorum *QuorumError

@@ -32,31 +32,31 @@ type gates struct {
 // while anybody is at it.
 type gate struct {
 	key    string
-	locks  []*Lock  // that are held
-	asking []*place // in the order in which they came; this process has that many places in the masters' line
-	line   queue    // behind the calls that ask
+	locks  []*Lock  // the locks that are held
+	asking []*place // calls that ask, in the order in which they came; this process has that many places in the masters' line
+	line   queue    // calls behind the calls that ask
 	hear   []hearer // calls that wait for the result of an attempt
 	last   error    // the result of the last attempt; nil if it got the lock
-	absent *absence // of masters, while some calls ask; nil if the last attempt has found enough
+	absent *absence // the absence of masters, while some calls ask; nil if the last attempt has found enough masters
 
-	roomToHold [1]*Lock // for locks and asking: enough for most, and saves two allocations
+	roomToHold [1]*Lock // room for locks and asking: enough for most gates, and saves two allocations
 	roomToAsk  [1]*place
 }
 
 // hearer is a try-lock, or a call in line whose wait is over, that waits for the result of other calls. Its channel gets that result, or is closed
-// when it should look again.
+// when the hearer should look again.
 type hearer struct {
 	*place
 	outcome chan error
 }
 
-// queue holds calls in the order in which they came. A call leaves it as fast if thousands are in it: so a crowd that gives up delays no other key.
-// Its zero value is empty.
+// queue holds calls in the order in which they came. A call leaves as fast from a queue of thousands, so a crowd that gives up delays no other key.
+// The zero value of a queue is empty.
 type queue struct{ places list.List }
 
 func (q *queue) len() int { return q.places.Len() }
 
-// all yields the calls. The loop may drop the call that it has just got.
+// all yields the calls. The loop may drop the call that it was just given.
 func (q *queue) all() iter.Seq[*place] {
 	return func(yield func(*place) bool) {
 		for e := q.places.Front(); e != nil; {
@@ -69,7 +69,7 @@ func (q *queue) all() iter.Seq[*place] {
 	}
 }
 
-// first returns the oldest, or nil.
+// first returns the oldest place, or nil.
 func (q *queue) first() *place {
 	for p := range q.all() {
 		return p
@@ -92,7 +92,7 @@ func (q *queue) join(p *place) (ahead int) {
 	return ahead
 }
 
-// drop takes a call out, if it is there.
+// drop removes a call, and reports whether it was in the queue.
 func (q *queue) drop(p *place) (dropped bool) {
 	if p.element == nil {
 		return false
@@ -108,28 +108,28 @@ const maxAsking = 16
 // place is the place of a call at the gate of one of its keys.
 type place struct {
 	*call
-	key     string              // as it is on the masters
+	key     string              // the name of the key on the masters
 	slots   int                 // how many may hold the key at once
-	unled   int                 // attempts in which no leader has said that no slot is free: each asks for a different slot
-	attempt *vote.Attempt       // the last one of the call at the key; nil before the first
-	gate    *gate               // where it is, or was last
+	unled   int                 // in how many attempts no leader said that no slot is free: each of them asks for a different slot
+	attempt *vote.Attempt       // the call's last attempt for the key; nil before the first
+	gate    *gate               // the gate at which the place is, or was last
 	ownGate gate                // room for the gate, if this call is the first at it; saves an allocation
-	tickets []link.TicketState  // the masters that may have its ticket; each stream guards its own
+	tickets []link.TicketState  // for each master, whether it may have the call's ticket; the stream of the master guards it
 	room    [5]link.TicketState // for tickets: enough for most calls, and saves an allocation
 
-	// The mu of the gates guards these.
-	element *list.Element // in the line of its gate; nil if it isn't there
-	heads   bool          // it asks for a slot at its gate
+	// The mu of the gates guards the following fields.
+	element *list.Element // in the line of its gate; nil if the place isn't in the line
+	heads   bool          // the call asks for a slot at this gate
 	asks    uint16        // 1 + the slot that an attempt under way asks for; 0 for none
-	offer   uint16        // 1 + the slot that the leader has offered to it; 0 for none
-	failure error         // of the last attempt, since it asks here
+	offer   uint16        // 1 + the slot that the leader has offered to the call; 0 for none
+	failure error         // the error of the last attempt, since the call asks at this gate
 	wakeUps chan struct{} // signals that the key may be free; nil while the call can't be woken
 }
 
-// enter makes a call ask at the gates of all its keys at once, or at no further gate: then others are in its way for the key at the place that it
-// returns. If stand is set, the call stands in line. A try-lock never does: it gets the error with which their last attempt has failed or, during a
-// first attempt, a channel that gets that attempt's result or is closed when the call should enter again. If doubts is set, enter doesn't return that
-// there is no quorum if there may be one again.
+// enter makes a call ask at the gates of all its keys at once, or at none. In the second case others are in its way for the key at the place blocked.
+// If stand is true, the call stands in line. A try-lock never does: it gets the error with which the last attempt of the others has failed or, during
+// a first attempt, a channel. The channel gets that attempt's result, or is closed when the call should enter again. If doubts is true, enter doesn't
+// return that there is no quorum if there may be one again.
 func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -171,7 +171,7 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 func (g *gates) at(p *place) *gate {
 	at := g.byKey[p.key]
 	if at == nil {
-		if at = &p.ownGate; at.key != "" { // it has been used, and others may know it
+		if at = &p.ownGate; at.key != "" { // the gate has been used before, and other calls may know it
 			at = &gate{}
 		}
 		at.key = p.key
@@ -196,10 +196,11 @@ func (g *gate) full(p *place) bool {
 	return g.fullFor(p)
 }
 
-// fullFor reports whether this process has, or asks for, as many slots as this call or one that asks allows: another attempt would meet one of them.
+// fullFor reports whether this process already has, or asks for, as many slots as this call, or a call that asks, allows. One more attempt would meet
+// one of them.
 func (g *gate) fullFor(p *place) bool { return g.fullBeside(p, 0) }
 
-// fullBeside is fullFor for a call beside more calls that are about to ask.
+// fullBeside is fullFor when so many more calls are about to ask.
 func (g *gate) fullBeside(p *place, more int) bool {
 	busy := g.busy() + more
 	if busy == 0 {
@@ -223,7 +224,7 @@ func (g *gates) startAsking(p *place) {
 	if at.asking == nil {
 		at.asking = at.roomToAsk[:0]
 	}
-	if at.asking = append(at.asking, p); p.subscribed || p.slots > 1 { // wake-ups can reach it from now on
+	if at.asking = append(at.asking, p); p.subscribed || p.slots > 1 { // wake-ups can reach the call from now on
 		p.openWakeUps()
 	}
 }
@@ -235,11 +236,11 @@ func (g *gates) join(p *place) (ahead int) {
 	return at.line.join(p) + at.busy()
 }
 
-// advance makes the oldest call in line that can ask do so, and returns it, or nil if there is none. The caller tells it that it is the head.
+// advance makes the oldest call in line that can ask do so, and returns it, or nil if there is none. The caller tells the call that it is the head.
 func (g *gates) advance(at *gate) *place {
 	for p := range at.line.all() {
 		if at.fullFor(p) {
-			return nil // the oldest goes first, however many it would let in
+			return nil // the oldest call goes first, even if it would let others in
 		}
 		if !g.blocked(p, at) {
 			g.startAsking(p)
@@ -312,7 +313,7 @@ func (g *gates) keepOnly(kept *place, c *call) {
 	}
 }
 
-// giveUp takes a call out of its lines. It reports false if it has become the head meanwhile.
+// giveUp removes a call from its lines. It returns false if the call has become the head meanwhile.
 func (g *gates) giveUp(c *call) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -343,14 +344,14 @@ func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 	if at.locks == nil {
 		at.locks = at.roomToHold[:0]
 	}
-	if lock.ending() == "" { // on another key of the call: it has left this gate
+	if lock.ending() == "" { // the lock may have ended on another key of the call, and so have left this gate
 		at.locks = append(at.locks, lock)
 	}
 	g.settle(at)
 }
 
-// noteMasters notes an absence of masters for the key of a call, or, if it is nil, that enough masters have a vote. It returns the whole of this
-// absence.
+// noteMasters notes an absence of masters for the key of a call or, if absent is nil, that enough masters have a vote. It returns the absence with
+// its true beginning.
 func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -373,8 +374,8 @@ func (g *gates) absence(c *call) (absent *absence, held bool) {
 	return absent, held
 }
 
-// met passes the result that the head has met on to the calls in line that want results, and to the try-locks that wait for its attempt: the masters
-// remembered it while they waited. So thousands of calls cost the masters as much as one.
+// met passes on the result that the head has met to the calls in line that want results, and to the try-locks that wait for its attempt, because the
+// masters remembered it while they waited. So thousands of calls cost the masters as much as one.
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -398,8 +399,8 @@ func (g *gates) isDoubtful(at *gate, met error) bool {
 }
 
 // answer answers the calls that wait for an attempt. If too few masters have answered the last attempt, the calls wait for an attempt that is still
-// under way. If there is none, all calls get that error at once, or, if it is doubtful, may ask themselves. Otherwise as many calls look again as
-// there is room for, and the others wait for the results of these, because there may be thousands.
+// under way. If there is none, all calls get that error at once, or, if the error is doubtful, may ask themselves. Otherwise as many calls look again
+// as there is room for, and the others wait for the results of these calls, because there may be thousands.
 func (g *gates) answer(at *gate) {
 	var refusal error
 	switch {
@@ -412,7 +413,7 @@ func (g *gates) answer(at *gate) {
 			}
 		}
 		if g.isDoubtful(at, refusal) {
-			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // it is about to leave room, or to ask again at once
+			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // that call is about to leave room, or to ask again at once
 				return
 			}
 			refusal = errDoubtful
@@ -464,10 +465,10 @@ func (g *gates) moveOn(p *place, at *gate) {
 	g.settle(at)
 }
 
-// refusal returns why the calls in line get no slot: the results of the last attempts of the calls that have slots here, or ask for them. It is nil
-// while none has met a holder and the first attempt of a call is under way: if masters answer that one, they are well, and another attempt was just
-// late. A holder counts more than masters that don't answer: while somebody has the lock, nobody may take the masters for a reason to work without
-// it.
+// refusal returns the reason why the calls in line get no slot: the results of the last attempts of the calls that have slots here, or ask for them.
+// It is nil while no call has met a holder and the first attempt of a call is under way: if masters answer that attempt, they are well, and another
+// attempt was just late. A holder counts more than masters that don't answer: while somebody has the lock, nobody may take the masters for a reason
+// to work without it.
 func (g *gate) refusal() error {
 	decided := true
 	for _, p := range g.asking {
@@ -485,15 +486,15 @@ func (g *gate) refusal() error {
 	return g.asking[0].failure
 }
 
-// nextOutcome returns a channel for the end of an attempt: all calls here ask for the first time, and one of them may be refused because of another.
+// nextOutcome returns a channel for the end of an attempt, if all calls here ask for the first time: one of them may be refused because of another.
 func (g *gate) nextOutcome(p *place) (later <-chan error) {
 	outcome := make(chan error, 1)
 	g.hear = append(g.hear, hearer{p, outcome})
 	return outcome
 }
 
-// refusalInLine returns why a call gets none of the locks for which it stands in line, or a channel that tells when that may be known. doubts is as
-// in enter.
+// refusalInLine returns the reason why a call gets none of the locks for which it stands in line, or a channel that signals when the reason may be
+// known. doubts is as in enter.
 func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -531,10 +532,10 @@ func (g *gates) noteSilence(c *call, failed error) {
 	}
 }
 
-// toNote is the time for noting the result of an attempt after the attempt's end.
+// toNote is how long it may take to note the result of an attempt after the attempt's end.
 const toNote = 10 * time.Millisecond
 
-// underWay returns how long the attempts for the keys of a call in line may still wait for masters; 0 if there are none.
+// underWay returns how long the attempts for the keys of a call in line may still wait for masters; 0 if there are no attempts.
 func (g *gates) underWay(c *call) (rest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -546,7 +547,8 @@ func (g *gates) underWay(c *call) (rest time.Duration) {
 	return rest
 }
 
-// lastMet returns why calls in line get none of their keys: a holder here, or the result of the last attempt. It is nil if there was no attempt.
+// lastMet returns the reason why calls in line get none of their keys: a holder here, or the result of the last attempt. It is nil if there was no
+// attempt.
 func (g *gates) lastMet(c *call) (met error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -563,8 +565,8 @@ func (g *gates) lastMet(c *call) (met error) {
 	return met
 }
 
-// wake passes a wake-up on: without an order, to the call that asks for a key with one slot; otherwise to the call of that order. If no call here
-// wants the key any more, it calls otherwise, with mu held so that no call can enter meanwhile.
+// wake passes on a wake-up: if order is 0, to the call that asks for a key with one slot; otherwise to the call with this order. If no call here
+// wants the key any more, it calls otherwise, and holds mu meanwhile so that no call can enter.
 func (g *gates) wake(key string, order uint64, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -630,10 +632,10 @@ func (g *gates) wakeAll() {
 	}
 }
 
-// seenGate is the content of a gate at one moment.
+// seenGate is a copy of a gate at one moment.
 type seenGate struct {
 	key     string
-	locks   []*Lock  // that are held
+	locks   []*Lock  // the locks that are held
 	waiting []*place // calls without the lock, in the order in which they get it
 }
 
@@ -645,12 +647,12 @@ func (g *gate) see() seenGate {
 // gatesAtOnce is how many gates are read while no call can come or go.
 const gatesAtOnce = 64
 
-// seen yields the content of all gates, some at a time, valid until the next. Gates that come or go meanwhile may be missing.
+// seen yields copies of all gates, some at a time, valid until the next ones. Gates that come or go meanwhile may be missing.
 func (g *gates) seen() iter.Seq[[]seenGate] {
 	return func(yield func([]seenGate) bool) {
 		some := make([]seenGate, 0, gatesAtOnce)
 		g.mu.Lock()
-		for _, at := range g.byKey { // which may change between two steps
+		for _, at := range g.byKey { // byKey may change between two steps
 			if some = append(some, at.see()); len(some) < gatesAtOnce {
 				continue
 			}
@@ -697,12 +699,12 @@ func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 	return locks[0], due
 }
 
-// held returns the error for a call if all slots are taken, or asked for, within this process.
+// held returns the error for a call if calls of this process have, or ask for, all slots.
 func (g *gate) held() *HeldError {
 	held, most := &HeldError{}, 0
 	for _, p := range g.asking {
 		most = max(most, p.slots)
-		if failed, ok := p.failure.(*HeldError); ok { // it has met a lock of another process
+		if failed, ok := p.failure.(*HeldError); ok { // this call has met a lock of another process
 			held.RetryAfter = max(held.RetryAfter, failed.RetryAfter)
 		}
 	}
@@ -720,9 +722,9 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-// nextFor makes the oldest call in line ask for the slot of a lock that ends, in its place, unless another call of this process asks for that slot:
-// the slot is handed on, unless others were first. It returns nil if the lock needs a release of its own: for its result, or for the ticket that its
-// call may have at masters.
+// nextFor makes the oldest call in line ask for the slot of a lock that ends, in place of that lock, unless another call of this process asks for the
+// slot. So the slot is handed on, unless others were first. It returns nil if the lock needs a separate release, for its result, or for the ticket
+// that its call may have on masters.
 func (g *gates) nextFor(k *Lock) *place {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -756,7 +758,7 @@ func (g *gates) slotsOf(key string) (n int) {
 	return n
 }
 
-// afterSlot takes a lock from its gate, and returns the call that asks next.
+// afterSlot removes a lock from its gate, and returns the call that asks next.
 func (g *gates) afterSlot(k *Lock) (next *place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -774,7 +776,7 @@ func (g *gates) settleNow(at *gate) {
 	g.settle(at)
 }
 
-// chooseSlot returns the slot for which a call asks: the offered one, or the next that this process neither has nor asks for.
+// chooseSlot returns the slot for which a call asks: the offered one, or the next slot that this process neither has nor asks for.
 func (g *gates) chooseSlot(p *place) (chosen uint16, offered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -791,7 +793,7 @@ func (g *gates) chooseSlot(p *place) (chosen uint16, offered bool) {
 	return uint16(slot), offered
 }
 
-// firstSlot is where this process starts its search for a free slot: processes that start at different slots seldom split votes.
+// firstSlot returns the slot at which this process starts its search for a free slot. Processes that start at different slots seldom split votes.
 func firstSlot(process string) int {
 	var n uint32
 	for _, c := range []byte(process) {
@@ -808,8 +810,8 @@ func (g *gate) asksFor(slot int) bool {
 	return slices.ContainsFunc(g.asking, func(p *place) bool { return int(p.asks) == 1+slot })
 }
 
-// offered makes the next attempt of a call ask for the slot that the leader offers. It reports false if this process has that slot: then the leader
-// has lost it.
+// offered makes the next attempt of a call ask for the slot that the leader offers. It returns false if this process has that slot, which the leader
+// has lost then.
 func (g *gates) offered(p *place, offer uint16) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -820,9 +822,9 @@ func (g *gates) offered(p *place, offer uint16) bool {
 	return true
 }
 
-// count returns how many keys are locked here, since when the oldest is, and how many calls don't have their lock yet.
+// count returns how many keys this process has locked, since when it has had the oldest lock, and how many calls wait for theirs.
 func (g *gates) count() (held, waiting int, oldest time.Time) {
-	several := make(map[*call]bool) // the calls for several keys: they may stand at several gates
+	several := make(map[*call]bool) // the calls for several keys, which may stand at several gates
 	wait := func(p *place) {
 		if p.several() {
 			several[p.call] = true

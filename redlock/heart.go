@@ -21,24 +21,24 @@ import (
 type heart struct {
 	options
 	streams []vote.Stream
-	turns   func(now time.Time) string // the line for the masters about calls that hold or wait long
+	turns   func(now time.Time) string // returns the line for the masters about calls that hold or wait long
 	key     string
 	wanted  chan struct{}
 	ended   chan struct{}
-	never   atomic.Bool // never set: a beat is always wanted
+	never   atomic.Bool // stays false: a beat is always wanted
 
 	differs atomic.Pointer[[]heartbeat.Difference]
-	refused atomic.Pointer[refusal]       // why this process may take no lock now, or nil
+	refused atomic.Pointer[refusal]       // the reason why this process may take no lock now, or nil
 	until   atomic.Pointer[time.Time]     // until when this process may take locks; zero for not now
 	changed atomic.Pointer[chan struct{}] // closed when refused or until has changed so that a call may go on
 
 	mu    sync.Mutex
 	judge *heartbeat.Judge
-	asked []time.Time // by master: when the unanswered beat was sent; zero if there is none
+	asked []time.Time // for each master, when the unanswered beat was sent; zero if there is none
 	began time.Time
 }
 
-// refusal is why the masters' votes don't count, whatever the masters say.
+// refusal is the reason why no master's vote counts, whatever the masters say.
 type refusal struct{ error }
 
 // Is makes errors.Is find ErrNoVote.
@@ -163,7 +163,7 @@ func (h *heart) Receive(c *link.Command) {
 		sent := h.asked[c.Master]
 		h.asked[c.Master] = time.Time{}
 		switch {
-		case errors.Is(c.Reply.Err, protocol.ErrRefused): // other processes go unnoticed
+		case errors.Is(c.Reply.Err, protocol.ErrRefused): // the master denies the beat, so other processes go unnoticed
 			j.Refused(now, c.Master, beat, sent, c.Reply.Err)
 		case c.Reply.Err != nil && s.Divided():
 			j.KnowsNothing(now, c.Master, beat, sent)
@@ -178,7 +178,7 @@ func (h *heart) Receive(c *link.Command) {
 	}
 }
 
-// reached notes which server a master's address leads to now, and until when that server was excluded because it has lost its data.
+// reached notes which server a master's address leads to now, and until when that server is excluded because it has lost its data.
 func (h *heart) reached(master int, server protocol.Server, lostUntil time.Time) {
 	if h != nil {
 		h.tell(func(j *heartbeat.Judge) { j.Reached(time.Now(), master, server, lostUntil) })
@@ -200,7 +200,7 @@ func (h *heart) tell(news func(*heartbeat.Judge)) {
 	}
 }
 
-// publish tells callers until when the process may lock. Callers hold mu.
+// publish lets callers see until when the process may lock. Callers hold mu.
 func (h *heart) publish() {
 	refused, former := h.refusal() != nil, *h.until.Load()
 	differs, until := h.judge.Differences(time.Now()), h.judge.Until()
@@ -217,7 +217,7 @@ func (h *heart) publish() {
 	}
 }
 
-// refusal returns why this process may take no lock now, or nil.
+// refusal returns the reason why this process may take no lock now, or nil.
 func (h *heart) refusal() error {
 	if h == nil {
 		return nil
@@ -228,15 +228,15 @@ func (h *heart) refusal() error {
 	return nil
 }
 
-// allows reports whether a lock that was won may be used, which is valid until then unless it is renewed: a quorum must remember this process for as
-// long. It waits for that until deadline: at the start, after the masters were out of reach, or in a Redis Cluster with the processes on a different
-// node than the lock, it may be known later.
+// allows reports whether a lock that was won may be used: a quorum must remember this process until valid, the end of the lock if it isn't renewed.
+// It waits for that until deadline, because at the start, after the masters were out of reach, or in a Redis Cluster with the processes on a
+// different node than the lock, that may be known later.
 func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
 	if h == nil {
 		return true
 	}
 	for {
-		changed := *h.changed.Load() // before the look
+		changed := *h.changed.Load() // read the channel before the state
 		switch until := *h.until.Load(); {
 		case h.refusal() != nil:
 			return false

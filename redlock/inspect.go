@@ -22,16 +22,16 @@ import (
 // Inspection is a key as the masters see it.
 type Inspection struct {
 	Key   string
-	Slot  int  // of the key, if it may have several holders; else 0
-	Slots int  // how many there are, if this process holds one; else 0
-	Held  bool // a quorum of the masters has given it to one holder
+	Slot  int  // the number of the slot, if the key may have several holders; otherwise 0
+	Slots int  // how many slots the key has, if this process holds one of several; otherwise 0
+	Held  bool // a quorum of the masters has given the key to one holder
 	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
 	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
 	// the key isn't held. While a master doesn't answer, Fence may be larger than that of the lock.
 	Fence  uint64
 	Holder string
 	TTL    time.Duration
-	Turn   *Turn // the call of the holder's process: at once for this process, after a few seconds for another; else nil
+	Turn   *Turn // the call of the holder's process: known at once for this process, and after a few seconds for another; otherwise nil
 	// Result is the last result that any master remembers, by its fence. Remembered reports whether a quorum of the masters remembers it, so that
 	// every call with WithRecall meets it; then Keep is how long that stays so.
 	Result     InspectedResult
@@ -41,31 +41,31 @@ type Inspection struct {
 
 // InspectedResult is a remembered result without its content. It is zero if there is none.
 type InspectedResult struct {
-	Fence uint64        // of the lock whose UnlockWith has left it
-	Bytes int           // as the masters store it
-	Keep  time.Duration // how long it is still remembered
+	Fence uint64        // the fence of the lock whose UnlockWith has left the result
+	Bytes int           // how many bytes the masters store
+	Keep  time.Duration // how long the result is still remembered
 }
 
 // InspectedMaster is a key as one master sees it.
 type InspectedMaster struct {
 	Name   string
-	Err    error             // why it can't be asked, or hasn't answered
+	Err    error             // the reason why the master can't be asked, or hasn't answered
 	Token  string            // the beginning of the token that has the key; empty if the key is free
 	Holder string            // the process with that token: its instance name, or its ID
-	TTL    time.Duration     // of the lease
-	Fence  uint64            // the last one given with the key; 0 if it is forgotten, 5 s after it was given or renewed last
-	Result InspectedResult   // what it remembers for the key
+	TTL    time.Duration     // the rest of the lease
+	Fence  uint64            // the last fence given with the key; 0 if the master has forgotten it, 5 s after it was given or last renewed
+	Result InspectedResult   // the result that the master remembers for the key
 	Queue  []InspectedWaiter // processes that wait for the key, the first in line first: at most 100
 }
 
 // InspectedWaiter is a process that waits for a key.
 type InspectedWaiter struct {
-	Process string    // its instance name, or its ID
-	Since   time.Time // when its oldest call came, on the masters' clocks
-	Turn    *Turn     // the first of its calls, as for the holder
+	Process string    // the process's instance name, or its ID
+	Since   time.Time // when the process's oldest call came, on the masters' clocks
+	Turn    *Turn     // the first of the process's calls, as for the holder
 }
 
-// idOf returns the process ID at the beginning of a token's random part, or of a name's. For a token that isn't ours it returns some part, too.
+// idOf returns the process ID at the beginning of the random part of a token or a name. For a foreign token it returns some part as well.
 func idOf(random string) string { return random[:min(protocol.IDLen, len(random)/2)] }
 
 // shown returns the part of a token that Inspect shows: a whole token could end the lock.
@@ -177,13 +177,13 @@ func (n *Inspection) held(at []int, quorum int) {
 		fences, left = append(fences, int64(n.Masters[i].Fence)), append(left, n.Masters[i].TTL)
 	}
 	slices.Sort(left)
-	fence, _ := vote.ChooseFence(fences, quorum) // as the holder has chosen it
+	fence, _ := vote.ChooseFence(fences, quorum) // in the way in which the holder has chosen it
 	n.Held, n.Fence, n.Holder, n.TTL = true, uint64(fence), n.Masters[at[0]].Holder, left[len(left)-quorum]
 }
 
 // remembered finds the last result, and whether a quorum of the masters remembers it.
 func (n *Inspection) remembered(quorum int) {
-	var keeps []time.Duration // of the last result, the longest first
+	var keeps []time.Duration // how long masters keep the last result, the longest time first
 	for _, m := range n.Masters {
 		if m.Result.Fence > n.Result.Fence {
 			n.Result, keeps = m.Result, nil
@@ -380,7 +380,7 @@ func (l *Locker) ForceUnlockSlot(ctx context.Context, key string, slot int, fenc
 	if lock := l.gates.holding(full, token); lock != nil { // its context ends before the next holder has the key
 		lock.isForcedBy(by)
 		released = lock.end(EndForced)
-		ctx = context.WithoutCancel(ctx) // it may be that of this lock
+		ctx = context.WithoutCancel(ctx) // ctx may be the context of this lock
 	}
 	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpForce, Key: full, Token: token, TTL: l.maxTTL, Ask: &protocol.Force{By: by}}, nil)
 	for _, reply := range replies {
@@ -414,7 +414,7 @@ func (l *Locker) Forget(ctx context.Context, key string) (left []*MasterError, e
 		return nil, ErrClosed
 	}
 	defer l.calls.leave()
-	var forgotten uint64 // results with smaller fences are forgotten, too
+	var forgotten uint64 // results with a smaller fence are forgotten as well
 	for try := 0; ; try++ {
 		seen, _, err := l.look(ctx, key, 0)
 		if err != nil {
@@ -454,8 +454,8 @@ func (l *Locker) operator(ctx context.Context) string {
 	return strings.ToValidUTF8(who[:min(len(who), maxOperator)], "")
 }
 
-// has reports whether a master has given the key to this token with this fence. A master that has the key has the lock's fence; seen.Fence may be
-// larger if a master is missing.
+// has reports whether a master has given the key to this token with this fence. A master that has the key has the lock's fence; the Fence of an
+// Inspection may be larger if a master is missing.
 func (n *Inspection) has(token string, fence uint64) bool {
 	return slices.ContainsFunc(n.Masters, func(m InspectedMaster) bool { return m.Token == shown(token) && m.Fence == fence })
 }
@@ -465,8 +465,8 @@ const forgetTries = 3
 
 var errStillRemembers = errors.New("it still remembers a result: a call was handing it on")
 
-// mayRemember returns the masters that remember a result with a smaller fence than this one, or any result if it is 0, and the masters that haven't
-// answered; remember says whether there is one of the first kind.
+// mayRemember returns the masters that remember a result with a fence below the given one, or any result if fence is 0, and the masters that haven't
+// answered. remember says whether there are masters of the first kind.
 func (n *Inspection) mayRemember(fence uint64) (which []*MasterError, remember bool) {
 	for _, m := range n.Masters {
 		switch {

@@ -25,7 +25,7 @@ type keeper struct {
 	logger   *slog.Logger
 	began    time.Time
 	recheck  chan struct{}
-	losing   atomic.Int64 // calls of Lock.end for locks that are lost
+	losing   atomic.Int64 // how many calls of Lock.end for lost locks are under way
 	stop     chan struct{}
 	ended    chan struct{} // closed when run returns
 
@@ -33,10 +33,10 @@ type keeper struct {
 
 	mu    sync.Mutex
 	locks schedule
-	lost  []*Lock   // to be released
-	next  time.Time // when run looks at the locks again, unless recheck signals before
+	lost  []*Lock   // lost locks that must be released
+	next  time.Time // when run will look at the locks again, unless recheck signals before
 
-	longHoldLogged time.Time // only the goroutine of run uses it
+	longHoldLogged time.Time // when the log last named a lock that is held long; only the goroutine of run uses it
 }
 
 func newKeeper(voters *vote.Masters, reporter *reporter, logger *slog.Logger) *keeper {
@@ -45,13 +45,13 @@ func newKeeper(voters *vote.Masters, reporter *reporter, logger *slog.Logger) *k
 	return k
 }
 
-// end stops the keeper and ends the locks that are still held. No lock may be given to it any more, and it has none left.
+// end stops the keeper and ends the locks that are still held. After that the keeper has no locks, and may get none.
 func (k *keeper) end() {
 	close(k.stop)
 	<-k.ended
 }
 
-// manyLocks is the number of locks from which renewals are spread. Fewer renewals share pipelines, and take no time.
+// manyLocks is the number of locks from which renewals are spread over time. Fewer renewals share pipelines, and take no time.
 const manyLocks = 10_000
 
 // keep makes the keeper renew a lock from now on. If many locks are held, the first renewal comes at a random time within its period: otherwise locks
@@ -105,8 +105,8 @@ func (k *keeper) run() {
 	}
 }
 
-// work does what is due and returns the time until something else is. It only queues commands while it goes through the locks, and sends them at the
-// end, so that locks that are due together share pipelines.
+// work does everything that is due, and returns the time until it must run again. While it goes through the locks it only queues commands, and sends
+// them at the end, so that locks that are due together share pipelines.
 func (k *keeper) work() time.Duration {
 	attended := k.releaseLost()
 	for {
@@ -122,10 +122,10 @@ func (k *keeper) work() time.Duration {
 	if attended {
 		k.voters.SendSoon()
 	}
-	return time.Until(k.next) // without mu: only this goroutine sets it
+	return time.Until(k.next) // without mu, because only this goroutine sets next
 }
 
-// firstDue returns a lock that is due now. If there is none it returns nil, and sets when one will be.
+// firstDue returns a lock that is due now. If there is none, it returns nil and sets when the next lock is due.
 func (k *keeper) firstDue(now time.Time) *Lock {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,7 +144,7 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 // the process ends.
 const longHold = time.Hour
 
-// tellLongHold logs that a lock is held long, once for each lock, and once per longHold.
+// tellLongHold logs that a lock is held long: once for each lock, and at most one lock per longHold.
 func (k *keeper) tellLongHold(lock *Lock, now time.Time) {
 	if lock.longHoldLogged || !lock.holdEnd.IsZero() || now.Sub(lock.since()) < longHold || now.Sub(k.longHoldLogged) < longHold || lock.parts()[0] != lock {
 		return
@@ -169,7 +169,7 @@ func (k *keeper) releaseLost() (any bool) {
 	k.lost = nil
 	k.mu.Unlock()
 	for _, lock := range lost {
-		runtime.Gosched() // if many locks are lost at once, their contexts end first
+		runtime.Gosched() // if many locks are lost at once, let their contexts end first
 		k.reschedule(lock, time.Time{})
 		lock.attempt.EnqueueRelease()
 		lock.slotEnded()
@@ -189,7 +189,7 @@ func (k *keeper) endAll() {
 		lock.end(EndClosed)
 	}
 	link.Signal(k.recheck)
-	for more := true; more; k.releaseLost() { // some of them may have been lost at the same time
+	for more := true; more; k.releaseLost() { // some of the locks may have been lost at the same time
 		<-k.recheck
 		more = k.losing.Load() > 0
 	}
@@ -232,13 +232,13 @@ func (s *schedule) Pop() any {
 type renewal struct {
 	lock     *Lock
 	start    time.Time
-	answered int // masters that have answered, or can't be asked
-	stored   int // masters on which the lease is renewed
-	taken    int // masters on which another token has the key, or this one was released by force
+	answered int // how many masters have answered, or can't be asked
+	stored   int // on how many masters the lease is renewed
+	taken    int // on how many masters another token has the key, or the lock was released by force
 	failed   []*MasterError
 }
 
-// renewed returns when the next renewal is due, that much after start, on a grid of 1/30 of the TTL, or 1/150 if many locks are held: locks due
+// renewed returns when the next renewal is due: after this time from start, on a grid of 1/30 of the TTL, or 1/150 if many locks are held. Locks due
 // within one step of the grid share their pipelines.
 func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	step := ttl / 30
@@ -248,7 +248,7 @@ func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return k.began.Add(start.Add(after).Sub(k.began).Truncate(step))
 }
 
-// failure returns why a round has not renewed the lease so far, or nil if it has, or if there was no round.
+// failure returns the reason why a round has not renewed the lease so far, or nil if it has, or if there was no round.
 func (r *renewal) failure() error {
 	if r == nil {
 		return nil

@@ -30,28 +30,28 @@ type Lock struct {
 	attempt     *vote.Attempt
 	gate        *gate
 	acquisition Acquisition
-	own         heldContext // of Context
-	holdEnd     time.Time   // when it is lost although it could be renewed; zero for never
+	own         heldContext // the context that Context returns
+	holdEnd     time.Time   // when the lock is lost although it could be renewed; zero for never
 
 	mu      sync.Mutex
-	until   time.Time                 // end of the validity so far
-	timer   *time.Timer               // expires the lock then; nil before watch
-	renewal *renewal                  // the last one; nil before the first
+	until   time.Time                 // the end of the validity so far
+	timer   *time.Timer               // ends the lock at until; nil before watch
+	renewal *renewal                  // the last renewal; nil before the first
 	proofs  []proof                   // the last reply of each master to a renewal; nil before the first
-	next    time.Time                 // of the next renewal
-	refused End                       // how it ends if it isn't renewed, because masters have refused to; empty if they haven't
-	by      string                    // who has released it by force, as the masters say
-	how     End                       // it has ended, as decide says: then it is never renewed again; empty while it is held
-	derived map[*heldContext]struct{} // those of WithContext
+	next    time.Time                 // when the next renewal is due
+	refused End                       // how the lock ends if it isn't renewed, because masters have refused to renew it; empty if they haven't
+	by      string                    // who has released the lock by force, according to the masters
+	how     End                       // how the lock has ended, which decide sets: it is never renewed after that; empty while it is held
+	derived map[*heldContext]struct{} // the contexts that WithContext has returned
 
-	scheduled      scheduled // in the keeper's schedule
-	longHoldLogged bool      // only the keeper's goroutine uses it
+	scheduled      scheduled // the lock's place in the keeper's schedule
+	longHoldLogged bool      // the log has said that the lock is held long; only the keeper's goroutine uses it
 
 	whole      []*Lock          // the locks on all keys of the call, if it has several; the first is the caller's
-	result     *protocol.Result // of UnlockWith
+	result     *protocol.Result // the result given to UnlockWith
 	unlock     sync.Once
 	unlockErr  error
-	withResult bool // UnlockWith has freed it
+	withResult bool // UnlockWith has freed the lock
 }
 
 func newLock(p *place) *Lock {
@@ -80,10 +80,10 @@ func (k *Lock) hasten(by time.Duration) {
 	k.next = k.next.Add(-by)
 }
 
-// since returns when the lock was taken.
+// since returns the time at which the lock was taken.
 func (k *Lock) since() time.Time { return k.call.began.Add(k.acquisition.Waited) }
 
-// bounded returns the end of a lease, or of the max hold if that is earlier.
+// bounded returns end, the end of a lease, or the end of the max hold if that is earlier.
 func (k *Lock) bounded(end time.Time) time.Time {
 	if !k.holdEnd.IsZero() && k.holdEnd.Before(end) {
 		return k.holdEnd
@@ -156,8 +156,8 @@ func innermost(ctx context.Context) *heldContext {
 	return held
 }
 
-// waitsForItself reports whether a call in this context would wait for locks around the context: these are all that may have the key at once, as the
-// call sees it. A nil context is under no lock.
+// waitsForItself reports whether a call in this context would wait for locks around the context: if no call but these locks' can have the key, as
+// the call sees it. A nil context is under no lock.
 func (c *heldContext) waitsForItself(p *place) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
@@ -204,7 +204,7 @@ func (k *Lock) Until() time.Time {
 	return until
 }
 
-// ownUntil is Until for this key alone.
+// ownUntil is Until for this one key.
 func (k *Lock) ownUntil() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -214,10 +214,10 @@ func (k *Lock) ownUntil() time.Time {
 // Acquisition returns how the lock was obtained.
 func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 
-// Err returns nil while the lock is held, and afterwards why it has ended: ErrLost, ErrMaxHold, ErrForced, ErrClosed, or context.Canceled after
-// Unlock. It is not nil from Until on. A reason stays the same: Unlock returns it, and the lock's contexts end with it.
+// Err returns nil while the lock is held, and afterwards the reason for its end: ErrLost, ErrMaxHold, ErrForced, ErrClosed, or context.Canceled after
+// Unlock. It is not nil from Until on. The reason never changes: Unlock returns it, and the lock's contexts end with it.
 func (k *Lock) Err() error {
-	k.made().expire() // its timer may be late
+	k.made().expire() // the timer of the lock may be late
 	return k.endedBy()
 }
 
@@ -258,11 +258,11 @@ func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (er
 func (k *Lock) release() error {
 	unlocks := &k.call.unlocks
 	if !unlocks.enter() {
-		return endedError{k.endedBy()} // Close has released it, unless it was lost
+		return endedError{k.endedBy()} // Close has released the lock, unless it was lost
 	}
 	defer unlocks.leave()
 	if !k.end(EndUnconfirmed) {
-		return endedError{k.endedBy()} // its release is on its way
+		return endedError{k.endedBy()} // the release is on its way already
 	}
 	parts := k.parts()
 	var left []*Lock
@@ -276,10 +276,10 @@ func (k *Lock) release() error {
 	k.call.gates.leave(left...)
 	k.attempt.SendSoon()
 	var err error
-	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has begun to wait, a release takes two round trips
+	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has just begun to wait, a release takes two round trips
 	for _, part := range parts {
 		failed := unreleased(part.call.voters, part.attempt.ConfirmRelease(&within, part.ownUntil()))
-		if err == nil || endOf(failed) == EndGone { // one lost key of several is enough
+		if err == nil || endOf(failed) == EndGone { // one lost key of several is enough for the error
 			err = failed
 		}
 	}
@@ -343,7 +343,7 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 		}
 	}
 	if asked.Before(k.proofs[master].asked) {
-		return // a later reply is known
+		return // a later reply is already known
 	}
 	k.proofs[master] = proof{asked, held}
 	for _, oldest := range k.proofs {
@@ -382,7 +382,7 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 		failure = k.renewal.failure()
 		k.renewal = r
 		k.next = k.call.keeper.renewed(now, ttl/3, ttl)
-		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // to look whether the round is hopeless
+		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // only to look whether the round is hopeless
 	}
 	k.mu.Unlock()
 	switch {
@@ -413,8 +413,8 @@ func (k *Lock) watch() {
 	}
 }
 
-// expireAt makes the lock's timer run out at the end, or now if that has passed. It runs on a goroutine of its own, which nothing else can delay. mu
-// is held.
+// expireAt makes the lock's timer run out at end, or now if end has passed. The timer runs on its own goroutine, which nothing else can delay.
+// Callers hold mu.
 func (k *Lock) expireAt(end time.Time) {
 	if k.timer != nil {
 		k.timer.Reset(time.Until(end))
@@ -426,7 +426,7 @@ func (k *Lock) expireAt(end time.Time) {
 // timeOver runs when the validity of the lock may be over.
 func (k *Lock) timeOver() {
 	k.expire()
-	k.watch() // it may have been renewed at the same time
+	k.watch() // the lock may have been renewed at the same time
 }
 
 // expire ends the lock if its validity is over.
@@ -453,7 +453,7 @@ func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unloc
 	case errors.Is(unlocked, ErrNotRemembered):
 		return unlocked
 	}
-	return nil // no other trouble with the lock matters: the next holder meets the result
+	return nil // no other error of the lock matters, because the next holder meets the result
 }
 
 // UnlockDone is Unlock after work that was done, for a lock taken WithOncePer: the masters remember the work for the rest of the period. Its errors
@@ -467,7 +467,7 @@ func (k *Lock) UnlockDone() error {
 		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
 	}
 	m := mark{Took: time.Since(k.since()), Lasts: time.Duration(periodShare * float64(period))}
-	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for calls that have waited for this work, if it took longer than its period
+	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for calls that have waited for work that outlasts its period
 	m.Kept = max(m.Lasts-m.Took, grace)
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -506,13 +506,13 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
 			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.Fence}
-			if len(result) > vote.ShortResult { // it would stand in the way of locks
+			if len(result) > vote.ShortResult { // on the stream, a long result would delay locks
 				wrong = k.store()
 				remembered, k.result = wrong == nil, nil
 			}
 		}
 		err := k.release()
-		if k.endedBy() == context.Canceled { // a lost lock leaves nothing, whatever else is wrong
+		if k.endedBy() == context.Canceled { // a lost lock leaves no result, whatever else is wrong
 			err = errors.Join(wrong, err)
 		}
 		if err != nil && !remembered {
@@ -538,7 +538,7 @@ func checkKeep(keep time.Duration) error {
 // store makes the masters remember the result, over their lanes for results, while the lock is held and renewed. The error is nil if a quorum has
 // confirmed it, even if the lock is lost meanwhile.
 func (k *Lock) store() error {
-	if k.Err() != nil { // a lost lock leaves nothing
+	if k.Err() != nil { // a lost lock leaves no result
 		return errNotStored
 	}
 	ctx, cancel := context.WithTimeout(&k.own, vote.ResultTime)

@@ -20,7 +20,7 @@ import (
 type Locker struct {
 	shared
 	close func() error
-	calls callGroup // of Lock and TryLock
+	calls callGroup // the running calls of Lock and TryLock
 }
 
 // New returns a Locker on these masters. Use it with NewMaster, for masters that no URL can describe,
@@ -77,7 +77,7 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.subscriptions = subscriptions{voters: l.voters, gates: &l.gates, name: l.name, logger: o.logger}
 	l.keeper = newKeeper(l.voters, reporter, o.logger)
 	l.close = sync.OnceValue(l.end)
-	l.heart.start(l) // last: it asks for the status of the whole Locker
+	l.heart.start(l) // last, because the heart reads the status of the whole Locker
 	return l, nil
 }
 
@@ -203,7 +203,7 @@ func (l *Locker) Logger() *slog.Logger { return l.reporter.logger }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	if len(opts) == 0 {
-		return l.lockOptions, nil // New has checked them
+		return l.lockOptions, nil // New has checked these defaults
 	}
 	o := l.lockOptions
 	for i, opt := range opts {
@@ -282,7 +282,7 @@ func (l *Locker) usable(ctx context.Context) error {
 	return nil
 }
 
-// take takes the locks on the keys, or returns why it can't.
+// take takes the locks on the keys, or returns the reason why it can't.
 func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
 	if !l.calls.enter() {
 		return nil, ErrClosed

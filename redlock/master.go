@@ -89,7 +89,7 @@ func NewMaster(client redis.UniversalClient) (Master, error) {
 		}
 		return Master{wire.New(*c.Options())}, nil
 	case *redis.ClusterClient:
-		if len(c.Options().Addrs) == 0 { // as of NewFailoverClusterClient
+		if len(c.Options().Addrs) == 0 { // the client is from NewFailoverClusterClient
 			return Master{}, errors.New("redlock: this redis.ClusterClient names no node of a cluster; a Sentinel group is none: name independent servers")
 		}
 		return Master{&cluster.Master{Cluster: wire.NewCluster(*c.Options())}}, nil
@@ -229,7 +229,7 @@ func clusterScheme(scheme string) (plain string, isCluster bool) {
 	return plain, isCluster
 }
 
-// checkClusterURL removes the parts without effect from the URL of a Redis Cluster, and returns what is wrong with the rest.
+// checkClusterURL removes the parts without effect from the URL of a Redis Cluster, and returns an error if the rest is wrong.
 func checkClusterURL(u *url.URL) error {
 	query := u.Query()
 	for _, db := range append(query["db"], strings.Trim(u.Path, "/")) {
@@ -251,7 +251,7 @@ func checkClusterURL(u *url.URL) error {
 	return nil
 }
 
-// checkParameters returns what is wrong with a URL, from go-redis's error for it.
+// checkParameters returns the error for a URL whose parameters go-redis has refused with err.
 func checkParameters(text string, query url.Values, err error, allowed ...string) error {
 	names, unknown := unknownParameters(text, err)
 	switch {

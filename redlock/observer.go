@@ -39,19 +39,19 @@ type Acquisition struct {
 	Waited time.Duration
 	// Position is the number of calls for the key in this process that were ahead of this one when it came.
 	Position int
-	// Via is how the call got the lock.
+	// Via says how the call got the lock.
 	Via Via
 	// Granted is the number of masters that had granted the lock when it was taken. The others may follow.
 	Granted int
 }
 
-// Via is how a call got the lock, see Acquisition.
+// Via says how a call got the lock, see Acquisition.
 type Via string
 
 // The values of Via.
 const (
 	ViaFree   Via = "free"   // the key was free at the first attempt
-	ViaPassed Via = "passed" // the holder before it, in the same process, handed the lock on
+	ViaPassed Via = "passed" // the holder before, in the same process, handed the lock on
 	ViaWoken  Via = "woken"  // a master published that the key was free
 	ViaPolled Via = "polled" // the call found the key free by asking again: the holder had died, or a wake-up was lost
 )
@@ -77,7 +77,7 @@ func newReporter(o *options) *reporter {
 	return r
 }
 
-// close delivers the rest of the queues, but doesn't wait long for a logger or Observer that blocks.
+// close delivers the queued events and lines, but doesn't wait long for a logger or Observer that blocks.
 func (r *reporter) close() {
 	r.events.Close()
 	r.lines.Close()
@@ -133,26 +133,26 @@ func (r *reporter) Up(master string) {
 
 // Attempt is the result of one try to take a key on the masters, for an Observer. A call makes one, and more while it waits. It doesn't name the key.
 type Attempt struct {
-	Token  string        // the beginning of its token, by which Inspect shows a holder
-	Number int           // among the attempts of its call, from 1; 0 if the call has stood in line for ten seconds for a lock of this process
-	Via    Via           // its cause; ViaFree for the first
-	Took   time.Duration // until it was decided: about one round trip to the masters that decided it
-	Votes  []Vote        // of all masters, in the order of Status
-	Err    error         // why it was lost; nil if it was won
-	Fence  uint64        // of the lock, if it was won
-	Wait   time.Duration // how long the call waits now before it tries again, unless it is woken; 0 if it tries no more
-	For    string        // why it waits
+	Token  string        // the beginning of the attempt's token, by which Inspect shows a holder
+	Number int           // the attempt's number in its call, from 1; 0 if the call has stood in line for ten seconds for a lock of this process
+	Via    Via           // the cause of the attempt; ViaFree for the first
+	Took   time.Duration // the time until the attempt was decided: about one round trip to the masters that decided it
+	Votes  []Vote        // the votes of all masters, in the order of Status
+	Err    error         // the reason why the attempt was lost; nil if it was won
+	Fence  uint64        // the fence of the lock, if it was won
+	Wait   time.Duration // how long the call now waits before it tries again, unless it is woken; 0 if it doesn't try again
+	For    string        // the reason for the wait
 }
 
 // Vote is the reply of one master to an attempt.
 type Vote struct {
 	Master  string
-	Counted bool   // it has answered before the attempt was decided, or its time was over
-	Granted bool   // with a fence
-	Fence   uint64 // if granted
-	Done    bool   // it remembers a result
-	Holder  string // otherwise the beginning of the token that has the key; empty if another process is next in line
-	Err     error  // why it has given no vote
+	Counted bool   // the master answered before the attempt was decided, or its time was over
+	Granted bool   // the master granted the key, with a fence
+	Fence   uint64 // the fence of the grant
+	Done    bool   // the master remembers a result
+	Holder  string // if the master refused: the beginning of the token that has the key; empty if another process is next in line
+	Err     error  // the reason why the master has given no vote
 }
 
 func voteOf(b vote.Ballot) Vote {
@@ -160,7 +160,7 @@ func voteOf(b vote.Ballot) Vote {
 	return Vote(b)
 }
 
-// String is the attempt as a line, for a log.
+// String returns the attempt as a line for a log.
 func (a Attempt) String() string {
 	if a.Number == 0 {
 		return fmt.Sprintf("no attempt for %v: waits for %s", a.Took.Round(time.Microsecond), a.For)
@@ -189,7 +189,7 @@ func (a Attempt) began() Via {
 	return a.Via
 }
 
-// String is the vote without the master.
+// String returns the vote without the name of the master.
 func (v Vote) String() string {
 	switch {
 	case !v.Counted:

@@ -72,9 +72,9 @@ func WithOncePer(period time.Duration) LockOption {
 
 // mark is the result of work that was done in a period. Only durations count, never a wall clock.
 type mark struct {
-	Took  time.Duration `json:"took_ns"`  // from the lock to its release
+	Took  time.Duration `json:"took_ns"`  // the time from the lock to its release
 	Kept  time.Duration `json:"kept_ns"`  // how long the mark is remembered
-	Lasts time.Duration `json:"lasts_ns"` // the period, from the lock on
+	Lasts time.Duration `json:"lasts_ns"` // the length of the period, which begins with the lock
 }
 
 // ofPeriod takes the lock unless the work of the present period is done.
@@ -94,7 +94,7 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 		if began-time.Since(came) < m.Lasts {
 			return nil, err
 		}
-		// That work was of an earlier period, and took longer than it: its mark is still there for calls that came within it.
+		// The work belongs to an earlier period, and took longer than that. Its mark is still there for calls that came within that period.
 		if try || o.wait == 0 {
 			return nil, &HeldError{RetryAfter: done.Keep}
 		}

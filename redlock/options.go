@@ -54,21 +54,21 @@ type options struct {
 	prefix   string
 	instance string
 	logger   *slog.Logger
-	warned   bool // WithoutWarnings sets it
+	warned   bool // set by WithoutWarnings
 	observer Observer
 }
 
 type lockOptions struct {
 	ttl        time.Duration
-	wait       time.Duration // untilDone: for as long as the context of the call allows
+	wait       time.Duration // the longest wait; untilDone: until the context of the call ends
 	masters    time.Duration // how long the call waits for a quorum of masters
-	maxHold    time.Duration // 0: none
+	maxHold    time.Duration // 0: no bound
 	label      string        // shown by Keys
 	request    *Request      // shown by Keys, too
 	maxWaiters int
 	slots      int // how many may hold the key at once
 	recall     bool
-	slotsOf    *slotsOf      // for keys with a number of their own
+	slotsOf    *slotsOf      // for keys with a different number
 	period     time.Duration // 0: none
 }
 
@@ -94,7 +94,6 @@ func WithMaxTTL(ttl time.Duration) Option {
 // WithRestartGuard sets how long a server that has just started has no vote: it may have forgotten locks that it granted before, and would grant them
 // twice. At least the max TTL plus 1 s, and at least the max skew plus 1.2 s. 0 turns the guard off: for development, and for servers that forget
 // nothing (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 11 s with the default max TTL.
-// default max TTL.
 //
 // It is the delayed restart of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,
 // "Performance, crash recovery and fsync", done by the client.
@@ -201,7 +200,7 @@ func DefaultMaxSkew(maxTTL time.Duration) time.Duration { return min(2*time.Seco
 
 // DefaultRestartGuard returns the restart guard of a Locker with these limits, which is also the shortest that it may have.
 func DefaultRestartGuard(maxTTL, maxSkew time.Duration) time.Duration {
-	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in seconds, up to one too high
+	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in whole seconds, up to one too many
 }
 
 // CheckOptions returns the error that New would return for these options, or nil.
@@ -212,14 +211,14 @@ func CheckOptions(opts ...Option) error {
 
 // OptionError is the error of an option beyond a limit. Code with other names for the options can use its parts.
 type OptionError struct {
-	Option string // in words, such as "max ttl"
-	Value  string // that was given
-	Limit  string // what it must be
+	Option string // the option's name in words, such as "max ttl"
+	Value  string // the value that was given
+	Limit  string // the limit that the value must keep
 }
 
 func (e *OptionError) Error() string { return "redlock: " + e.Named(e.Option) }
 
-// Named is the text of the error with another name for the option.
+// Named returns the text of the error with a different name for the option.
 func (e *OptionError) Named(option string) string { return option + " " + e.Value + ": " + e.Limit }
 
 func offLimits(option string, value any, limit string, values ...any) error {
@@ -233,7 +232,7 @@ func nilOption(i int) error {
 // longest is the longest max TTL: sums of a few such times are far from the largest time.Duration, and the masters' clocks count beyond it.
 const longest = 366 * 24 * time.Hour
 
-// memoryTimeout is for masters in memory: if one is late, the whole process is.
+// memoryTimeout is the timeout for masters in memory: if one is late, the whole process is late.
 const memoryTimeout = 5 * time.Second
 
 // link returns the settings of a master's stream.
@@ -250,7 +249,8 @@ func (o options) admission() admission.Settings {
 	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger, Young: heartbeat.Settled, Key: o.processes()}
 }
 
-// processes is the key for the masters' knowledge of processes. The braces put all keys with this beginning into one slot of a Redis Cluster.
+// processes returns the key under which masters keep the beats of processes. The braces put all keys with this beginning into one hash slot of a
+// Redis Cluster.
 func (o options) processes() string { return o.prefix + ":processes:{processes}" }
 
 // check returns what is wrong with these settings of a lock, or nil.
@@ -333,12 +333,13 @@ func WithConcurrency(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
 }
 
-// WithConcurrencyOf is WithConcurrency for one key, which WithConcurrency then doesn't apply to: so the keys of LockAll may differ. Default: none.
+// WithConcurrencyOf is WithConcurrency for one key, and takes precedence over WithConcurrency there. So the keys of LockAll may differ. Default:
+// none.
 func WithConcurrencyOf(key string, n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, n, o.slotsOf}; return o })
 }
 
-// slotsOf is how many may hold a key at once.
+// slotsOf says how many may hold one key at once.
 type slotsOf struct {
 	key  string
 	n    int

@@ -11,8 +11,8 @@ import (
 // and again, and answer nothing in time. An attempt that masters haven't answered in time removes its place; after as many answers as there are
 // places, there is one more (as TCP's congestion avoidance: V. Jacobson, 1988).
 type pace struct {
-	places   chan struct{} // free ones
-	most     atomic.Int64  // all places
+	places   chan struct{} // has an entry for each free place
+	most     atomic.Int64  // the number of all places
 	answered atomic.Int64  // attempts since the last place was added
 }
 
@@ -31,8 +31,8 @@ func newPace() *pace {
 	return p
 }
 
-// begin waits for a place for another attempt. It reports false if ctx ends, closing is closed, or the given time, if any, passes before: then no
-// attempt may be made.
+// begin waits for a place for another attempt. It returns false if ctx ends, closing is closed, or the time of until passes before; no attempt may be
+// made then. until may be nil.
 func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() time.Time) bool {
 	select {
 	case <-p.places:
@@ -55,7 +55,7 @@ func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() 
 	return false
 }
 
-// end gives the place of an attempt back.
+// end gives back the place of an attempt.
 func (p *pace) end(late bool) {
 	most := p.most.Load()
 	switch {
@@ -68,7 +68,7 @@ func (p *pace) end(late bool) {
 	p.places <- struct{}{}
 }
 
-// soonest is for a timer that is due at once: with a duration of 0, Go 1.26 crashes in a bubble, with the race detector.
+// soonest is the duration of a timer that is due at once, because with a duration of 0 and the race detector Go 1.26 crashes in a bubble.
 const soonest = time.Nanosecond
 
 // jitter returns a random pause of d on average.

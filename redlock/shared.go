@@ -12,24 +12,24 @@ import (
 type shared struct {
 	options
 	voters        *vote.Masters
-	name          string   // among the waiters on the masters
-	servers       []string // where its keys are, besides its prefix: a name for each master
+	name          string   // the name of this process among the waiters on the masters
+	servers       []string // the servers that have the keys: a name for each master
 	gates         gates
 	pace          *pace
 	subscriptions subscriptions
-	differs       atomic.Pointer[otherSlots] // the latest such call; nil for none
-	lacksMasters  atomic.Bool                // an attempt has found too few of them
-	askedAbsent   atomic.Int64               // when a call last asked too few masters: a time.Duration since the gates began
+	differs       atomic.Pointer[otherSlots] // the latest call in line with a different number of holders; nil for none
+	lacksMasters  atomic.Bool                // an attempt has found too few masters
+	askedAbsent   atomic.Int64               // when a call last asked although too few masters had a vote: a time.Duration since the gates began
 
 	reporter *reporter
 	keeper   *keeper
-	heart    *heart // nil where the masters are only ours
+	heart    *heart // nil if no other process has the masters
 
 	closing chan struct{} // closed when Close begins
-	unlocks callGroup     // a lock that ends later has been freed by Close
+	unlocks callGroup     // running calls of Unlock; Close frees the locks that they have not
 }
 
-// excluded returns why this process may not lock at all, or nil.
+// excluded returns the reason why this process may not lock at all, or nil.
 func (s *shared) excluded() error {
 	if err := s.heart.refusal(); err != nil {
 		return &QuorumError{Quorum: s.voters.Quorum, Err: err}
@@ -60,7 +60,7 @@ type callGroup struct {
 	running sync.WaitGroup
 }
 
-// enter counts a call, which must call leave at its end. It reports false if no call may begin any more.
+// enter counts a call, which must call leave at its end. It returns false if no call may begin any more.
 func (c *callGroup) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,7 +72,7 @@ func (c *callGroup) enter() bool {
 
 func (c *callGroup) leave() { c.running.Done() }
 
-// close keeps further calls from beginning, and waits for those that are running.
+// close prevents further calls, and waits for the running ones.
 func (c *callGroup) close() {
 	c.mu.Lock()
 	c.closed = true

@@ -19,11 +19,11 @@ import (
 // Status is the state of a Locker at one moment, for operators.
 type Status struct {
 	Masters   []MasterStatus
-	Quorum    int // masters that must grant a lock
-	Available int // masters that are well
-	Asked     int // masters that may grant one now: well, slow, or coming and going
-	Held      int // keys that this Locker has locked
-	Waiting   int // calls that don't have their lock yet
+	Quorum    int // how many masters must grant a lock
+	Available int // how many masters are well
+	Asked     int // how many masters may grant a lock now: well, slow, or coming and going
+	Held      int // how many keys this Locker has locked
+	Waiting   int // how many calls don't have their lock yet
 	// OldestHold is since when the oldest lock is held; zero if there is none.
 	OldestHold time.Time
 	// DroppedLines and DroppedEvents count the log lines and the calls of the Observer that were dropped, because the log or the Observer was too
@@ -35,29 +35,29 @@ type Status struct {
 	// otherwise.
 	Err error
 	// Disagreements are the processes that share masters with this one, but have a different set of masters, max TTL or concurrency: see WithMaxTTL
-	// and WithConcurrency. Of equal processes, one is named. It is empty while the masters haven't told yet.
+	// and WithConcurrency. One of several equal processes is named. It is empty until the masters have told about other processes.
 	Disagreements []Disagreement
 }
 
 // Ready reports whether locks can be taken now.
 func (s Status) Ready() bool { return s.Err == nil && s.Asked >= s.Quorum }
 
-// MasterStatus is what a Locker knows of one master. The console shows it under the names for JSON.
+// MasterStatus is a Locker's knowledge about one master. The console shows it under the names for JSON.
 type MasterStatus struct {
-	Name  string      `json:"name"` // without credentials
+	Name  string      `json:"name"` // the name, without credentials
 	State MasterState `json:"state"`
-	Err   error       `json:"-"`              // why it grants no locks; nil while it is available or being connected to
-	Since time.Time   `json:"since,omitzero"` // since when it has granted none; zero while it is available or being connected to
-	Until time.Time   `json:"until,omitzero"` // when it will grant locks again without anybody's help; zero if that isn't known
+	Err   error       `json:"-"`              // the reason why the master grants no locks; nil while it is available or being connected to
+	Since time.Time   `json:"since,omitzero"` // since when the master has granted no locks; zero while it is available or being connected to
+	Until time.Time   `json:"until,omitzero"` // when the master will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration `json:"-"`                           // of its last reply, including the server's time; 0 before the first, and while it is away
-	ClockOffset     time.Duration `json:"-"`                           // how far its clock is ahead of ours, to within half a round trip; 0 as well
-	Late            float64       `json:"late_ratio,omitempty"`        // the share of the last minute's replies that came after the timeout, from 0 to 1; 0 if fewer than three did
-	Version         string        `json:"version,omitempty"`           // of the server; empty if it wasn't reached yet, or doesn't say
-	MaxmemoryPolicy string        `json:"maxmemory_policy,omitempty"`  // of the server: it should be noeviction
-	Evicts          bool          `json:"evicts,omitempty"`            // by that policy the server deletes locks when its memory is full
-	UsedMemory      int64         `json:"used_memory_bytes,omitempty"` // of the server, in bytes, at most some 10 s ago; 0 if it doesn't say
-	Maxmemory       int64         `json:"maxmemory_bytes,omitempty"`   // of the server, in bytes; 0 if it has no limit, or doesn't say
+	RoundTrip       time.Duration `json:"-"`                           // the last reply's, with the server's time; 0 before it, and while away
+	ClockOffset     time.Duration `json:"-"`                           // how far its clock is ahead of ours, to half a round trip; 0 if RoundTrip is
+	Late            float64       `json:"late_ratio,omitempty"`        // the share of the last minute's replies after the timeout; 0 if under three
+	Version         string        `json:"version,omitempty"`           // the server's version; empty if it wasn't reached yet, or doesn't say
+	MaxmemoryPolicy string        `json:"maxmemory_policy,omitempty"`  // the server's maxmemory-policy, which should be noeviction
+	Evicts          bool          `json:"evicts,omitempty"`            // with this policy the server deletes locks when its memory is full
+	UsedMemory      int64         `json:"used_memory_bytes,omitempty"` // the server's used memory in bytes, at most some 10 s old; 0 if unknown
+	Maxmemory       int64         `json:"maxmemory_bytes,omitempty"`   // the server's maxmemory in bytes; 0 if it has no limit, or doesn't say
 
 	CertificateUntil time.Time `json:"certificate_until,omitzero"` // until when the server's certificate is valid, with those that vouch for it; zero without TLS
 }
@@ -70,17 +70,17 @@ const (
 	MasterAvailable   MasterState = "available"
 	MasterConnecting  MasterState = "connecting"  // the first connection, or the next one, is being made
 	MasterUnreachable MasterState = "unreachable" // no connection can be made
-	MasterHung        MasterState = "hung"        // it doesn't answer within the timeout
+	MasterHung        MasterState = "hung"        // the master doesn't answer within the timeout
 	MasterSlow        MasterState = "slow"        // half of the last minute's replies came after the timeout, or still a quarter
-	MasterRestarted   MasterState = "restarted"   // it may have forgotten locks: see WithRestartGuard
-	MasterReplaced    MasterState = "replaced"    // another server, or other data: see ErrReplaced
-	MasterClock       MasterState = "clock"       // its clock has jumped, was set back, or is wrong
-	MasterRefuses     MasterState = "refuses"     // it refuses locks: for rights, memory, or because it loads. It is tried every second
+	MasterRestarted   MasterState = "restarted"   // the master may have forgotten locks: see WithRestartGuard
+	MasterReplaced    MasterState = "replaced"    // the master has become a different server, or has different data: see ErrReplaced
+	MasterClock       MasterState = "clock"       // the master's clock has jumped, was set back, or is wrong
+	MasterRefuses     MasterState = "refuses"     // it refuses locks, because of rights or memory, or because it is loading; tried every second
 	MasterExcluded    MasterState = "excluded"    // somebody must act: a replica, a server that is named twice, …
 )
 
-// Status returns what the Locker knows now. It asks no master, and doesn't block. What is known of an idle
-// master is a few seconds old at the most.
+// Status returns the Locker's present knowledge. It asks no master, and doesn't block. The facts about an idle
+// master are a few seconds old at most.
 func (l *Locker) Status() Status {
 	status := Status{Quorum: l.voters.Quorum, Err: l.heart.refusal(), Disagreements: slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.voters.Streams))}
 	for i, s := range l.voters.Streams {
@@ -126,7 +126,7 @@ func masterStatus(s link.State) MasterStatus {
 	return status
 }
 
-// classify returns why a master takes no locks, and until when.
+// classify returns the reason why a master takes no locks, and until when.
 func classify(s link.State) (state MasterState, until time.Time) {
 	var guard *admission.GuardError
 	if until = s.CountsFrom; errors.As(s.Err, &guard) {
@@ -184,14 +184,14 @@ func (l *Locker) announce(since time.Duration) (done bool) {
 	return true
 }
 
-// Disagreement is how another process differs from this one.
+// Disagreement says how another process differs from this one.
 type Disagreement struct {
-	Process string        `json:"process"`           // its instance name; empty if it isn't known
-	Masters string        `json:"masters,omitempty"` // its masters, with their run IDs; empty if they are the same
-	MaxTTL  time.Duration `json:"-"`                 // its max TTL; 0 if it is the same
-	Refused bool          `json:"refused,omitempty"` // it gets no locks, because processes with other masters were there first
-	// Concurrency is how many may hold a key by its calls, where calls of this one say otherwise: see WithConcurrency. 0 if they weren't met in
-	// a line within the last minute.
+	Process string        `json:"process"`           // the process's instance name; empty if it isn't known
+	Masters string        `json:"masters,omitempty"` // the process's masters, with their run IDs; empty if they are the same
+	MaxTTL  time.Duration `json:"-"`                 // the process's max TTL; 0 if it is the same
+	Refused bool          `json:"refused,omitempty"` // the process gets no locks, because processes with other masters were there first
+	// Concurrency is how many may hold a key according to calls of the other process, if calls of this process have a different number: see
+	// WithConcurrency. 0 if no such call was met in a line within the last minute.
 	Concurrency int `json:"concurrency,omitempty"`
 }
 
@@ -199,7 +199,7 @@ func disagreementOf(d heartbeat.Difference) Disagreement {
 	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTL: d.MaxTTL, Refused: d.Refused}
 }
 
-// disagreements returns this difference if such a call was met a short while ago.
+// disagreements returns this difference if the call was met a short while ago.
 func (o *otherSlots) disagreements() []Disagreement {
 	if o == nil || time.Since(o.at) > time.Minute {
 		return nil
@@ -209,19 +209,19 @@ func (o *otherSlots) disagreements() []Disagreement {
 
 // Process is a process that shares masters with this one, as the masters know it.
 type Process struct {
-	Instance string        `json:"instance"`          // see WithInstance
-	Version  string        `json:"version,omitempty"` // of this module; empty, with the next four fields, if the process is too old to tell
-	Since    time.Time     `json:"since,omitzero"`    // when its Locker began, by its own clock
-	Seen     time.Time     `json:"seen,omitzero"`     // when a master heard of it last: every two seconds while it lives
-	Masters  []string      `json:"masters,omitempty"` // without credentials
+	Instance string        `json:"instance"`          // the name of the process: see WithInstance
+	Version  string        `json:"version,omitempty"` // the version of this module; empty, with the next four fields, in old versions
+	Since    time.Time     `json:"since,omitzero"`    // when the process's Locker began, by the process's clock
+	Seen     time.Time     `json:"seen,omitzero"`     // when the process's last beat came to a master: every two seconds while it lives
+	Masters  []string      `json:"masters,omitempty"` // the names of the process's masters, without credentials
 	MaxTTL   time.Duration `json:"-"`                 // see WithMaxTTL
-	Own      bool          `json:"own"`               // it is this Locker
-	// Disagreement is how it differs from this process, or nil.
+	Own      bool          `json:"own"`               // the process is this Locker
+	// Disagreement says how the process differs from this one; nil if it doesn't.
 	Disagreement *Disagreement `json:"-"`
 }
 
-// Processes asks the masters which processes share them: each with a Locker on them, with this prefix. A process that has gone is forgotten its max
-// TTL and 5 s after masters saw it last. They are sorted by name, at most 1,000. It waits for the masters as Inspect does. The error is a
+// Processes asks the masters which processes share them: each has a Locker on them with this prefix. Masters forget a process that has gone its max
+// TTL and 5 s after its last beat. The processes are sorted by name, at most 1,000. Processes waits for the masters as Inspect does. The error is a
 // *QuorumError, with the processes that some masters know, if fewer than a quorum have answered. Masters in memory know no processes.
 func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 	if err := l.usable(ctx); err != nil {
@@ -234,7 +234,7 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 	if l.heart == nil {
 		return nil, nil
 	}
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Ask: &protocol.Names{}}, nil) // all: one with other masters may be known to one alone
+	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Ask: &protocol.Names{}}, nil) // all: one alone may know a process with other masters
 	if l.ends() {
 		return nil, ErrClosed
 	}
@@ -243,7 +243,7 @@ func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
 
 // processes merges the masters' knowledge.
 func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Process) {
-	latest := make(map[string]heartbeat.Process) // by ID
+	latest := make(map[string]heartbeat.Process) // by the process's ID
 	for _, reply := range replies {
 		named, ok := reply.Answer.(*protocol.Named)
 		if !ok {
@@ -276,22 +276,22 @@ func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Proce
 
 // KeyStatus is a key that this process holds or waits for.
 type KeyStatus struct {
-	Key   string // as it was given to Lock
-	Label string // of the call that holds it, or else of the first in line: see WithLabel
-	Held  bool   // by this process
-	// Since is when it was taken or, if it isn't held, when the first call in line came.
+	Key   string // the key as it was given to Lock
+	Label string // the label of the call that holds the key, or of the first call in line: see WithLabel
+	Held  bool   // this process holds the key
+	// Since is when the key was taken or, if it isn't held, when the first call in line came.
 	Since   time.Time
-	Until   time.Time // the end of the lease so far; zero if it isn't held
-	Fence   uint64    // the lock's fencing token; 0 if it isn't held
-	Request *Request  // of the same call as Label, see WithRequest; or nil
-	Waiting int       // calls of this process without the lock; if the key has several holders, only the first one's status counts them
-	Line    []Call    // of these, the calls behind the call above, the next first
+	Until   time.Time // the end of the lease so far; zero if the key isn't held
+	Fence   uint64    // the lock's fencing token; 0 if the key isn't held
+	Request *Request  // the request of the same call as Label, see WithRequest; or nil
+	Waiting int       // how many calls of this process wait for the lock; if the key has several holders, only the first one's status counts them
+	Line    []Call    // the waiting calls behind the call of Label, the next one first
 	// Slot is the held slot, of Slots, if the key has more than one: see WithConcurrency. Each held slot has a KeyStatus.
 	Slot, Slots int
 }
 
 // Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: Inspect
-// shows what other processes hold. No call waits for it noticeably, so keys that come or go meanwhile may be missing.
+// shows the locks of other processes. Keys delays no call noticeably, so keys that come or go meanwhile may be missing.
 func (l *Locker) Keys(prefix string) []KeyStatus {
 	keys := l.gates.keys(func(full string) (string, bool) {
 		key := protocol.KeyOf(l.prefix, full)
@@ -307,7 +307,7 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 
 // keys returns the status of all keys that name accepts. name gets the key as it is on the masters.
 func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
-	var parts [][]KeyStatus // a slice that grows would be copied again and again
+	var parts [][]KeyStatus // a single slice would be copied again and again as it grows
 	for some := range g.seen() {
 		part := make([]KeyStatus, 0, len(some))
 		for i := range some {
@@ -397,35 +397,36 @@ func (l *Locker) ownTurn(key string, slot int) *storedTurn {
 	return nil
 }
 
-// Request is the request for which a lock is: see WithRequest. Each field may be empty.
+// Request describes the request for which a lock is taken: see WithRequest. Each field may be empty.
 type Request struct {
 	Method  string `json:"m,omitempty"`
 	Path    string `json:"p,omitempty"`
-	ID      string `json:"i,omitempty"` // as in the header X-Request-Id
-	TraceID string `json:"t,omitempty"` // of W3C Trace Context
-	Client  string `json:"c,omitempty"` // its sender
-	// Delivery is the key that the request has locked besides, so that nobody else works on the same delivery. Package middleware sets it.
+	ID      string `json:"i,omitempty"` // the ID of the request, as in the header X-Request-Id
+	TraceID string `json:"t,omitempty"` // the trace ID of W3C Trace Context
+	Client  string `json:"c,omitempty"` // the sender of the request
+	// Delivery is the key of the request's delivery, which the request has also locked so that nobody else works on the delivery. Package middleware
+	// sets it.
 	Delivery string `json:"d,omitempty"`
 }
 
 // Call is a call that holds a key, or waits for it.
 type Call struct {
 	Label   string    // see WithLabel
-	Since   time.Time // when it got the lock, or, if it waits, when it came; by the clock of its process
+	Since   time.Time // when the call got the lock or, if it waits, when it came; by the clock of its process
 	Request *Request  // see WithRequest; or nil
 }
 
 // Turn is a call that holds a key, or waits for it, as its process describes it.
 type Turn struct {
 	Call
-	Waiting int    // calls of that process that wait for the key
-	Line    []Call // of these, the calls behind this one, the next first; other processes see at most 20
+	Waiting int    // how many calls of that process wait for the key
+	Line    []Call // the waiting calls behind this one, the next one first; other processes see at most 20
 }
 
 // storedTurn is a Turn as the masters keep it.
 type storedTurn struct {
 	Label string `json:"l,omitempty"`
-	Since int64  `json:"s"` // in milliseconds
+	Since int64  `json:"s"` // in milliseconds since 1970
 	Fence uint64 `json:"f,omitempty"`
 	Wait  int    `json:"w,omitempty"`
 	*Request
@@ -433,9 +434,9 @@ type storedTurn struct {
 }
 
 const (
-	// longTurn is how long a key is held, or waited for, before the masters are told: shorter turns are over before anybody asks
+	// longTurn is how long a key is held, or waited for, before the process tells the masters: shorter turns are over before anybody asks
 	longTurn   = 2 * time.Second
-	maxTurns   = 16 << 10 // bytes; one turn takes a quarter at most
+	maxTurns   = 16 << 10 // bytes; one turn takes at most a quarter of them
 	storedLine = 20
 )
 
@@ -447,7 +448,7 @@ func storedOf(k KeyStatus) *storedTurn {
 	return stored
 }
 
-// parseTurn returns nil for a text of another version.
+// parseTurn reads a turn from a master's reply. It returns nil for a text of another version.
 func parseTurn(text string) *storedTurn {
 	t := new(storedTurn)
 	if json.Unmarshal([]byte(text), t) != nil {
@@ -456,7 +457,7 @@ func parseTurn(text string) *storedTurn {
 	return t
 }
 
-// turn returns the call that has the lock with this fence or, for 0, the first that waits; or nil.
+// turn returns the call that has the lock with this fence or, if fence is 0, the first call that waits; or nil.
 func (t *storedTurn) turn(fence uint64) *Turn {
 	if t == nil {
 		return nil
@@ -468,7 +469,7 @@ func (t *storedTurn) turn(fence uint64) *Turn {
 	switch {
 	case t.Fence == fence:
 		return turn
-	case fence == 0 && len(turn.Line) > 0: // it has a slot, and wants another
+	case fence == 0 && len(turn.Line) > 0: // the process has a slot, and waits for another one
 		return &Turn{Call: turn.Line[0], Waiting: t.Wait, Line: turn.Line[1:]}
 	}
 	return nil
@@ -478,8 +479,8 @@ func (t *storedTurn) call() Call {
 	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request}
 }
 
-// Keyspace identifies the place of the Locker's keys: its prefix and its masters. Lockers of a process with the same Keyspace see the same locks.
-// Masters in memory belong to one Locker, whatever their names.
+// Keyspace identifies where the Locker's keys are: by its prefix and its masters. Lockers of one process with the same Keyspace see the same locks.
+// Masters in memory belong to one Locker each, whatever their names.
 func (l *Locker) Keyspace() string { return l.keyspace() }
 
 func (l *shared) keyspace() string {

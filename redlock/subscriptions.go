@@ -14,7 +14,7 @@ import (
 
 const (
 	subscriptionLinger = 5 * time.Second        // how long the subscriptions outlive the last call that waits
-	resubscribeGap     = 250 * time.Millisecond // between attempts to subscribe
+	resubscribeGap     = 250 * time.Millisecond // the time between two attempts to subscribe
 )
 
 // subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for a while longer, because the next
@@ -22,7 +22,7 @@ const (
 type subscriptions struct {
 	voters *vote.Masters
 	gates  *gates
-	name   string // of this process among the waiters
+	name   string // the name of this process among the waiters
 	logger *slog.Logger
 
 	mu      sync.Mutex
@@ -33,7 +33,7 @@ type subscriptions struct {
 	running *sync.WaitGroup    // the current subscriptions, or the last ones
 }
 
-// begin counts a call that waits. After settled is closed no wake-up of a master that answers is missed.
+// begin counts a call that waits. After settled is closed, the call misses no wake-up of a master that answers.
 func (u *subscriptions) begin() (settled <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -64,7 +64,7 @@ func (u *subscriptions) subscribe() {
 	u.stop, u.running, u.settled = stop, running, settled
 }
 
-// done ends the count of a call that has waited.
+// done ends the count for a call that has waited.
 func (u *subscriptions) done() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -88,7 +88,7 @@ func (u *subscriptions) unsubscribe() {
 	}
 }
 
-// end ends the subscriptions for good, and waits for that.
+// end ends the subscriptions for good, and waits until they have ended.
 func (u *subscriptions) end() {
 	u.mu.Lock()
 	if u.linger != nil {
@@ -108,7 +108,7 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 	for ctx.Err() == nil {
 		err := s.Listen(ctx, u.name, func() {
 			settled()
-			u.gates.wakeAll() // wake-ups from before are lost
+			u.gates.wakeAll() // wake-ups that came before are lost
 		}, func(w protocol.WakeUp) { u.wake(s, w) })
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {
@@ -124,7 +124,7 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 	}
 }
 
-// wake handles a master's wake-up: the head of the key's gate tries again. If nobody here wants the key any
+// wake handles a master's wake-up: the head of the key's gate tries again. If no call here wants the key any
 // more, the ticket is withdrawn, and the master wakes the next process in line instead.
 func (u *subscriptions) wake(s vote.Stream, w protocol.WakeUp) {
 	u.gates.wake(w.Key, w.Call, func() {

@@ -19,27 +19,27 @@
 //		})
 //	}
 //
-// The words are those of redistest: what its Server and Forwarder do, [Server] and [Address] do. A Server dies, hangs, forgets, refuses
-// ([Server.Refuse]: with the texts of Redis) and lies ([Server.Forge]); an Address is the network of all Lockers that have it. A Locker with a network of its
-// own has addresses of its own: net.Masters(simnet.NewAddress("sim://0", net.Servers[0]), …). Who has other masters, under the same names
-// even, is made likewise.
+// [Server] and [Address] have the names of redistest's methods, and do the same as its Server and Forwarder. A Server dies, hangs, forgets, refuses
+// ([Server.Refuse]: with the texts of Redis) and lies ([Server.Forge]). An Address is the network of all Lockers that have it. A Locker with a
+// separate network has separate addresses: net.Masters(simnet.NewAddress("sim://0", net.Servers[0]), …). A Locker with other masters, even under
+// the same names, is made in the same way.
 //
 // In a bubble:
 //
 //   - Run calls t.Parallel. Call it from a test or within t.Run, and call neither t.Parallel nor t.Run within it.
-//   - Time stands still while anything runs, and jumps when all sleep or wait. What a test sees is exact but for 50 µs of each way over the
-//     network, so limits may be tight, but not 0. Which of two things comes first that happen at the same time is chance: have time pass
-//     between them. Tokens and IDs are chance, too.
+//   - Time stands still while anything runs, and jumps when all goroutines sleep or wait. The times that a test sees are exact except for 50 µs of
+//     each way over the network, so limits may be tight, but not 0. If two things happen at the same time, chance decides which comes first, so let
+//     time pass between them. Tokens and IDs are chance, too.
 //   - A goroutine that waits for a mutex, for a real connection or for a process doesn't let time pass: the test hangs. Channels,
-//     sync.WaitGroup, sync.Cond and net.Pipe do. So don't hold a mutex while something waits that needs time.
-//   - Names are not to be resolved: the resolver of package net belongs to the first bubble that has asked it. Write IP addresses.
+//     sync.WaitGroup, sync.Cond and net.Pipe do. So don't hold a mutex while a goroutine waits that needs time.
+//   - Don't resolve names, because the resolver of package net belongs to the first bubble that has asked it. Write IP addresses.
 //   - Package variables keep no channel, timer or time of a bubble, nor one from before it: its time begins in 2000.
 //   - A timer or context that is due when it is made crashes Go 1.26 with the race detector.
-//   - All goroutines must end with the test: close Lockers, and unlock what has a goroutine waiting, by t.Cleanup or defer. The network
-//     itself is mended at the end.
+//   - All goroutines must end with the test: use t.Cleanup or defer to close Lockers, and to unlock locks for which goroutines wait. The network
+//     itself is repaired at the end.
 //
-// Before a test lands it is green in 100 runs (go test -count 100), ten of them beside busy loops, and with -race. And it fails if what it tests
-// is broken on purpose: in virtual time, waiting for what never happens is fast, too.
+// Before a test lands it is green in 100 runs (go test -count 100), ten of them beside busy loops, and with -race. And it fails if the tested code
+// is broken on purpose, because in virtual time a wait for something that never happens is fast, too.
 package simnet
 
 import (
@@ -78,10 +78,10 @@ const (
 	Memory  = simnet.Memory
 )
 
-// NewAddress returns one more address of a server, with a network of its own. Without a server, nobody is there.
+// NewAddress returns one more address of a server, with a separate network. If server is nil, nothing listens there.
 func NewAddress(name string, server *Server) *Address { return simnet.NewAddress(name, server) }
 
-// Net is a network: its Servers, and its Addresses, one of each server at first.
+// Net is a network: its Servers, and its Addresses, at first one for each server.
 type Net struct{ *simnet.Net }
 
 // Run runs a test in a bubble, in parallel to others, with n servers at sim://0 and so on that have been up for a day.
@@ -91,11 +91,11 @@ func Run(t *testing.T, n int, test func(t *testing.T, net *Net)) {
 	synctest.Test(t, func(t *testing.T) { test(t, New(t, n)) })
 }
 
-// New is the network of Run for a test that is in a bubble already.
+// New returns a network as Run does, for a test that is in a bubble already.
 func New(t testing.TB, n int) *Net { return &Net{simnet.New(t, n)} }
 
-// Masters returns masters at these addresses or, if there are none, at all of the network. It takes a millisecond: of two Lockers that begin
-// at the same time, chance would decide which is the elder one.
+// Masters returns masters at these addresses or, if none are given, at all addresses of the network. It takes a millisecond, because chance would
+// decide which of two Lockers is the elder one if they began at the same time.
 func (net *Net) Masters(at ...*Address) (masters []redlock.Master) {
 	time.Sleep(time.Millisecond)
 	if len(at) == 0 {
@@ -107,7 +107,7 @@ func (net *Net) Masters(at ...*Address) (masters []redlock.Master) {
 	return masters
 }
 
-// Locker returns a Locker on all of the network, which is closed at the end of the test.
+// Locker returns a Locker on all addresses of the network. It is closed at the end of the test.
 func (net *Net) Locker(t testing.TB, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
 	l, err := redlock.New(net.Masters(), opts...)
