@@ -300,6 +300,7 @@ func (b *body) fill() error {
 	}
 	err := readError(ctx, b.read(ctx, how))
 	b.keep()
+	b.request.Header.Del("Expect")                                                                     // the client was told to continue, and an upstream need not tell it again
 	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the client won't send the rest
 		b.drop()
 	}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -169,10 +171,41 @@ func TestBodyRefusals(t *testing.T) {
 	requireProblem(t, postBody(t, server.URL, formType, strings.NewReader(`{"id":42,"x":"&id=7&"}`)), http.StatusBadRequest, "bad_key")
 	list := serve(t, middleware.New(newLocker(t, live), "{body.items[].id}", middleware.Rule{OnMissingKey: middleware.Pass})(http.HandlerFunc(ok)))
 	requireProblem(t, postBody(t, list.URL, jsonType, strings.NewReader(`{"items":[{"id":1},{}]}`)), http.StatusBadRequest, "bad_key")
-	requireProblem(t, raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), http.StatusBadRequest, "bad_key")
+	requireProblem(t, raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), http.StatusBadRequest, "body_broken")
 
 	limited := serve(t, http.MaxBytesHandler(middleware.New(newLocker(t, live), "{body.id}", middleware.Rule{})(http.HandlerFunc(ok)), 50))
 	requireProblem(t, postBody(t, limited.URL, jsonType, unknownLength{strings.NewReader(large)}), http.StatusRequestEntityTooLarge, "body_too_large")
+}
+
+// A client that asks whether to send its body is told once, although an upstream tells it, too.
+func TestContinueOnce(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
+	address, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(address)
+	proxy.Transport = &http.Transport{ExpectContinueTimeout: bound, DisableKeepAlives: true}
+	for template, rule := range map[string]middleware.Rule{"{json.id}": {}, "{method}": {BufferBody: new(true)}, "m:{method}": {}, "{header.X}": {BufferBody: new(true), DryRun: true}} {
+		server := serve(t, middleware.New(newLocker(t, live), template, rule)(proxy))
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const body = `{"id":1}`
+		_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body))
+		reader := bufio.NewReader(conn)
+		if line, _ := reader.ReadString('\n'); !strings.Contains(line, "100 Continue") {
+			t.Errorf("%s: %s", template, line)
+		}
+		_, _ = io.WriteString(conn, body)
+		rest, err := io.ReadAll(reader)
+		_ = conn.Close()
+		if text := string(rest); err != nil || strings.Contains(text, "100 Continue") || !strings.HasSuffix(text, body) {
+			t.Errorf("%s: %v, %s", template, err, text)
+		}
+	}
 }
 
 // TestEndOfBodyLasts: net/http's server closes a body that was read when the response begins. Its transport reads once more after
