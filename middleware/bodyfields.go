@@ -226,10 +226,8 @@ const errContentType = fold.Error("Content-Type is given more than once")
 
 // isJSON reports whether a body is read as JSON, and not as a form. It refuses a body that the handler might read differently.
 func isJSON(r *http.Request) (bool, error) {
-	for _, encoding := range r.Header["Content-Encoding"] {
-		if encoding != "" && !strings.EqualFold(encoding, "identity") {
-			return false, errBodyEncoded
-		}
+	if isEncoded(r) {
+		return false, errBodyEncoded
 	}
 	header, err := oneHeader(r, "Content-Type")
 	if err == ErrAmbiguousKey {
@@ -244,4 +242,8 @@ func isJSON(r *http.Request) (bool, error) {
 		return false, errBodyFormat
 	}
 	return format == grammar.JSON, err
+}
+
+func isEncoded(r *http.Request) bool {
+	return slices.ContainsFunc(r.Header["Content-Encoding"], func(encoding string) bool { return encoding != "" && !strings.EqualFold(encoding, "identity") })
 }

@@ -139,6 +139,9 @@ func (c *compiled) verify(r *http.Request) (signer string, err error) {
 			err = bad
 		}
 	}
+	if err == signature.ErrMismatch && isEncoded(r) { // senders sign what is decoded
+		err = errBodyEncoded
+	}
 	return "", err
 }
 
@@ -171,28 +174,10 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 	return keys, most, nil
 }
 
-// place returns the place on its site to which a request goes: method, path and query. A sender that delivers one event to two places uses the same
-// ID for both, but the second delivery isn't a repeat of the first. A response to one method is no response to another one, either.
-func (c *compiled) place(r *http.Request) string {
-	u := c.originalURL(r)
-	place := r.Method + " " + u.EscapedPath()
-	if u.RawQuery != "" {
-		place += "?" + u.RawQuery
-	}
-	return place
-}
-
-// comparesKeys reports whether a request with a known ID but different keys counts as a different request. An ID in the header Idempotency-Key is
-// unique among all requests of its client; an ID from dedupe is only known to be unique for one key.
-func (c *compiled) comparesKeys() bool {
-	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
-}
-
 // passes reports whether a request that lacks a part of its key is served without a lock. A request with an ID never is, because its client relies on
 // the ID.
 func (c *compiled) passes(missing error) bool {
-	var noScope *noScopeError
-	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass && !errors.As(missing, &noScope)
+	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass
 }
 
 func (c *compiled) stopping() bool { return c.Shutdown != nil && c.Shutdown.Err() != nil }

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"path"
@@ -14,9 +16,11 @@ import (
 	"github.com/dunglas/httpsfv"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
-// Delivery identifies a delivery. Only a delivery that is equal in all parts is a repeat.
+// Delivery says whose response a request gets: requests that are equal in all of its parts are one delivery, and all but the first are repeats. It is
+// what docs/guarantees.md#whose-response-it-is says. The rule is no part: a request may pass several, and each may get another name.
 type Delivery struct {
 	Keys   []string // the request's keys, in any order; none under a rule with IdempotencyKey that compares fingerprints
 	ID     string   // the ID that the sender gave the delivery
@@ -26,6 +30,104 @@ type Delivery struct {
 	Signer string   // the name in the rule's Verify of the signer; "" if it has no name
 	Scope  string   // the sender by the rule's Scope; "" if there is no Scope
 	User   string   // the authenticated sender, if there is one and the rule sets no Scope
+}
+
+// identify returns the delivery that a request with these keys is one of, with an empty ID if it has none.
+func (c *compiled) identify(r *http.Request, signer string, keys []string) (d Delivery, err error) {
+	d.ID, err = c.dedupe(r)
+	switch {
+	case errors.Is(err, ErrMissingKey) && c.IdempotencyKey == required:
+		return d, errMissingID
+	case errors.Is(err, ErrMissingKey):
+		return Delivery{}, nil
+	case err != nil:
+		return d, err
+	}
+	if d.User, d.Scope, err = c.identifySender(r); err != nil {
+		return d, err
+	}
+	if d.Site = c.Site; d.Site == "" { // another site may have the same user
+		if d.Host, err = requestedHost(r); err != nil || d.Host == "" {
+			return d, errNoSite
+		}
+	}
+	d.Signer = signer
+	if !*c.Fingerprint {
+		d.Place = c.place(r)
+	}
+	if !c.comparesKeys() {
+		d.Keys = keys
+	}
+	return d, nil
+}
+
+// identifySender determines the sender of an ID: the authenticated user, or else the scope.
+func (c *compiled) identifySender(r *http.Request) (user, scope string, err error) {
+	if c.byUser {
+		if user = c.User(r); user != "" {
+			return user, "", nil
+		}
+	}
+	if c.scope == nil {
+		return "", "", nil
+	}
+	scope, err = c.scope(r)
+	switch {
+	case errors.Is(err, ErrMissingKey):
+		missing := &refusalReason{outcome: OutcomeMissingScope, text: "scope " + c.Scope + ": missing or empty"}
+		if c.scopeIsAuthorization() {
+			missing.status = http.StatusUnauthorized
+		}
+		return "", "", missing
+	case err == nil && c.Remember > 0 && c.scopeIsAuthorization():
+		if kind := changing(r.Header.Get("Authorization")); kind != "" {
+			c.logSometimes(slog.LevelWarn, "scope changes while the client stays the same: a repeat with "+kind+" is another client's to this rule, and runs again; see docs/recipes.md#an-api-with-idempotency-key", "scope")
+		}
+	}
+	return "", scope, err
+}
+
+// place returns the place on its site to which a request goes: method, path and query. A sender that delivers one event to two places uses the same
+// ID for both, but the second delivery isn't a repeat of the first. A response to one method is no response to another one, either.
+func (c *compiled) place(r *http.Request) string {
+	u := c.originalURL(r)
+	place := r.Method + " " + u.EscapedPath()
+	if u.RawQuery != "" {
+		place += "?" + u.RawQuery
+	}
+	return place
+}
+
+// comparesKeys reports whether a request with a known ID but different keys counts as a different request. An ID in the header Idempotency-Key is
+// unique among all requests of its client; an ID from dedupe is only known to be unique for one key.
+func (c *compiled) comparesKeys() bool {
+	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
+}
+
+// fingerprint returns what makes requests of one delivery the same, unless the rule ignores that: method, target, body and, if they are no part of the
+// delivery, keys. Headers are none of it: a client may name other languages, cookies and traces with a repeat, and means the first request.
+func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Fingerprint, err error) {
+	if !*c.Fingerprint {
+		return f, nil
+	}
+	if !c.comparesKeys() {
+		keys = nil
+	}
+	body, err := bodyBytes(r)
+	if err != nil {
+		return f, err
+	}
+	return remember.FingerprintOf(body, append(slices.Clip(keys), r.Method, c.originalURL(r).RequestURI())...), nil
+}
+
+// asksPart reports whether a request may be answered with a part of the response, or with none, because it asks for that in a header. Such a response
+// isn't remembered: a repeat may ask for the whole. Nothing was done for it.
+func asksPart(r *http.Request) bool {
+	return hasHeader(r.Header, []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"})
+}
+
+func isPart(status int) bool {
+	return slices.Contains([]int{http.StatusPartialContent, http.StatusNotModified, http.StatusPreconditionFailed, http.StatusRequestedRangeNotSatisfiable}, status)
 }
 
 // Key returns the lock key of the delivery. It is locked while the delivery is served, and the response is remembered under it. Each part is hashed
@@ -71,7 +173,10 @@ func cleanPlace(place string) string {
 }
 
 // errMissingID is the error for a request without the ID that the rule requires.
-var errMissingID = &refusalReason{OutcomeMissingID, "the request must have an ID, by which a repeat is told from a new request"}
+var errMissingID = &refusalReason{outcome: OutcomeMissingID, text: "the request must have the header " + IdempotencyHeader + ", by which a repeat is told from a new request"}
+
+// errNoSite is the error for a request with an ID that may be for several sites, or for none.
+var errNoSite = &refusalReason{outcome: OutcomeBadKey, text: "the request has no host, or the header Forwarded names a second one: if all are one site, the rule needs its name (site)"}
 
 // errNoID is the error for a request that has neither keys nor an ID, and so nothing to lock.
 var errNoID = fmt.Errorf("%w: the request has no ID", ErrMissingKey)
@@ -110,8 +215,8 @@ func IdempotencyKey(r *http.Request) (string, error) {
 
 const idempotencyPlaceholder = "header." + IdempotencyHeader
 
-var errBadIdempotencyKey = &refusalReason{OutcomeBadKey,
-	fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
+var errBadIdempotencyKey = &refusalReason{outcome: OutcomeBadKey,
+	text: fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
 
 // parseDedupe parses the template for the ID of a delivery, as ParseTemplate does. An ID has a single value, so {body.items[].id} is an
 // error. IDs that differ in case are different.

@@ -15,6 +15,119 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
+// What makes requests one delivery, and what makes them the same, is all that docs/guarantees.md#whose-response-it-is says: each part of it alone
+// makes another request, and nothing else does.
+func TestWhoseResponseItIs(t *testing.T) {
+	t.Parallel()
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	target := func(target string) func(*http.Request) {
+		return func(r *http.Request) { r.RequestURI, r.URL = target, httptest.NewRequest("GET", target, nil).URL }
+	}
+	const same, other, mismatch, scope = "same", "other", "mismatch", "{header.Authorization}"
+	for part, c := range map[string]struct {
+		change                      func(*http.Request)
+		byHeader, byDedupe, byPlace string // the verdict of a rule with idempotency_key, with dedupe, and with dedupe and without fingerprints
+	}{
+		"the ID":     {header("Idempotency-Key", "b"), other, other, other},
+		"the sender": {header("Authorization", "y"), other, other, other},
+		"the host":   {func(r *http.Request) { r.Host = "bank.example.com" }, other, other, other},
+		"the key":    {header("Order", "43"), mismatch, other, other},
+		"the method": {func(r *http.Request) { r.Method = "PUT" }, mismatch, mismatch, other},
+		"the path":   {target("/pay/2?x=1"), mismatch, mismatch, other},
+		"the query":  {target("/pay?x=2"), mismatch, mismatch, other},
+		"the body":   {func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(`{"repository":{"id":2}}`)) }, mismatch, mismatch, same},
+
+		"nothing":           {func(*http.Request) {}, same, same, same},
+		"the host's case":   {func(r *http.Request) { r.Host = "SHOP.example.com." }, same, same, same},
+		"the port":          {func(r *http.Request) { r.Host += ":8443" }, same, same, same},
+		"the address":       {func(r *http.Request) { r.RemoteAddr = "198.51.100.1:2" }, same, same, same},
+		"the version":       {func(r *http.Request) { r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.0", 1, 0 }, same, same, same},
+		"the Content-Type":  {header("Content-Type", "application/json; charset=utf-8"), same, same, same},
+		"a cookie":          {header("Cookie", "a=b"), same, same, same},
+		"a trace":           {header("Traceparent", "00-1-2-3"), same, same, same},
+		"the program":       {header("User-Agent", "x"), same, same, same},
+		"Accept":            {header("Accept", "application/pdf"), same, same, same},
+		"Accept-Language":   {header("Accept-Language", "de"), same, same, same},
+		"Accept-Encoding":   {header("Accept-Encoding", "gzip"), same, same, same},
+		"Range":             {header("Range", "bytes=0-4"), same, same, same},
+		"If-None-Match":     {header("If-None-Match", `"a"`), same, same, same},
+		"the site's origin": {header("Origin", "https://other.example.com"), same, same, same},
+	} {
+		for i, rule := range []middleware.Rule{
+			{IdempotencyKey: "required", Scope: scope}, {Dedupe: "{header.Idempotency-Key}", Scope: scope}, {Dedupe: "{header.Idempotency-Key}", Scope: scope, Fingerprint: new(false)},
+			{IdempotencyKey: "required", User: func(r *http.Request) string { return r.Header.Get("Authorization") }},
+		} {
+			rule.Keys, rule.Remember = []string{"order:{header.Order}"}, hour
+			cash := &cashier{answer: func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Vary", "Accept, Accept-Language, Cookie, Origin")
+				receipt(w, r)
+			}}
+			l := newLocker(t, live)
+			base := atHost("shop.example.com")
+			target("/pay?x=1")(base)
+			first := answered(middleware.New(l, "", rule)(cash), base)
+			r := atHost("shop.example.com")
+			target("/pay?x=1")(r)
+			c.change(r)
+			rule.Name = "a rule by another name"
+			got, verdict := answered(middleware.New(l, "", rule)(cash), r), other
+			switch {
+			case got.StatusCode == http.StatusUnprocessableEntity:
+				verdict = mismatch
+			case got.Header.Get("Idempotency-Replayed") != "" && got.body == first.body:
+				verdict = same
+			}
+			if want := []string{c.byHeader, c.byDedupe, c.byPlace, c.byHeader}[i]; verdict != want || (cash.runs.Load() == 2) != (want == other) {
+				t.Errorf("%s, rule %d: %s after %d runs, want %s", part, i, verdict, cash.runs.Load(), want)
+			}
+		}
+	}
+}
+
+// A part of a response, or none, for which a client has asked in a header is nothing that a repeat may get who asks for the whole. Nothing was
+// done for it. Without such a header it is the handler's own answer.
+func TestPartOfAResponse(t *testing.T) {
+	t.Parallel()
+	for _, rule := range deliveries {
+		if len(rule.Verify) > 0 {
+			continue // whose statuses are 2xx
+		}
+		for _, status := range []int{206, 304, 412, 416} {
+			for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If_none_match", ""} {
+				c := &cashier{answer: func(w http.ResponseWriter, r *http.Request) {
+					if r.Header.Get("Whole") == "" {
+						w.WriteHeader(status)
+						return
+					}
+					receipt(w, r)
+				}}
+				h := middleware.New(newLocker(t, live), "", rule)(c)
+				part := func() *http.Request {
+					r := atHost("shop.example.com")
+					if name != "" {
+						r.Header[name] = []string{"x"}
+					}
+					return r
+				}
+				first := answered(h, part())
+				whole := answered(h, atHost("shop.example.com", "Whole", "1"))
+				if name == "" {
+					requireReplay(t, whole, first)
+				} else if whole.StatusCode != http.StatusCreated {
+					t.Errorf("%d after %d for %s", whole.StatusCode, status, name)
+				} else {
+					requireReplay(t, answered(h, part()), whole)
+				}
+				if t.Failed() {
+					t.Fatal(status, name)
+				}
+			}
+		}
+	}
+}
+
 // What one method, query or tenant has been answered is no response to another, though the ID is the same and fingerprints are ignored.
 func TestPlaceOfADelivery(t *testing.T) {
 	t.Parallel()
@@ -153,7 +266,7 @@ func TestUncertainHostOfADelivery(t *testing.T) {
 		rule.OnMissingKey = middleware.Pass
 		c := &cashier{answer: receipt}
 		h := middleware.New(newLocker(t, live), "", rule)(c)
-		requireProblem(t, answered(h, atHost("")), http.StatusBadRequest, "missing_key")
+		requireProblem(t, answered(h, atHost("")), http.StatusBadRequest, "bad_key")
 		requireProblem(t, answered(h, atHost("a.example.com", "Forwarded", "host=b.example.com")), http.StatusBadRequest, "bad_key")
 		if c.requireRuns(t, 0); t.Failed() {
 			t.Fatal(name)
@@ -321,7 +434,7 @@ func TestIDWithoutAKey(t *testing.T) {
 		first := post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x")
 		requireReplay(t, post(t, server.URL, "Idempotency-Key", "a", "Authorization", "x"), first)
 		c.requireRuns(t, 1)
-		requireProblem(t, post(t, server.URL, "Idempotency-Key", "a"), http.StatusBadRequest, "missing_key") // of nobody
+		requireProblem(t, post(t, server.URL, "Idempotency-Key", "a"), http.StatusUnauthorized, "missing_scope") // of nobody
 		c.requireRuns(t, 1)
 		if got := post(t, server.URL, "Authorization", "x"); name == "preset" {
 			requireProblem(t, got, http.StatusBadRequest, "missing_id")

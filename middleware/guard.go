@@ -110,7 +110,7 @@ func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Ref
 	if err == nil || !matters(r) {
 		return nil
 	}
-	refusal := refusalBeforeLock(r.Context(), &refusalReason{OutcomeUnclearTarget, err.Error()})
+	refusal := refusalBeforeLock(r.Context(), &refusalReason{outcome: OutcomeUnclearTarget, text: err.Error()})
 	refusal.Turn.Rule, refusal.Turn.Detail = c.Name, err.Error()
 	c.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
 	c.observeDone(OutcomeUnclearTarget, 0)

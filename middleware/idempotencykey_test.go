@@ -72,7 +72,7 @@ func TestIdempotencyKeyAlone(t *testing.T) {
 	first := post(t, required, append(who, "Idempotency-Key", `"a"`)...)
 	requireReplay(t, post(t, required, append(who, "Idempotency-Key", "a")...), first)
 	requireProblem(t, post(t, required, who...), http.StatusBadRequest, "missing_id")
-	requireProblem(t, post(t, required, "Idempotency-Key", "a"), http.StatusBadRequest, "missing_key") // nobody to compare it for
+	requireProblem(t, post(t, required, "Idempotency-Key", "a"), http.StatusUnauthorized, "missing_scope") // nobody to compare it for
 	requireProblem(t, post(t, required, append(who, "Idempotency-Key", "a,b")...), http.StatusBadRequest, "bad_key")
 	requireProblem(t, post(t, required, append(who, "Idempotency-Key", "a", "Idempotency-Key", "b")...), http.StatusBadRequest, "bad_key")
 	c.requireRuns(t, 1)

@@ -42,6 +42,8 @@ const (
 	OutcomeStopping   Outcome = "stopping"    // the request would have had to wait, and the server is about to stop
 	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't give such a lock
 
+	OutcomeMissingScope Outcome = "missing_scope" // the request has an ID, but its sender is not known
+
 	OutcomeUnclearTarget Outcome = "unclear_target" // a router may read the request differently than an upstream does
 
 	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
@@ -50,6 +52,7 @@ const (
 	OutcomeBodyTooLarge    Outcome = "body_too_large"   // the body is larger than max_body
 	OutcomeUnsupportedBody Outcome = "unsupported_body" // the body is neither JSON nor a form, or it is encoded
 	OutcomeBodyTimeout     Outcome = "body_timeout"     // the body did not arrive in time
+	OutcomeBodyBroken      Outcome = "body_broken"      // the body can't be read to its end
 	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
 )
 
@@ -64,18 +67,19 @@ var outcomes = map[Outcome]struct {
 	OutcomeReplayed: {"", 0, slog.LevelInfo, remembers},
 	OutcomeDryRun:   {"", 0, slog.LevelInfo, func(c *compiled) bool { return c.DryRun }},
 
-	OutcomeHeld:       {"Another request with the same key is in progress", http.StatusLocked, slog.LevelInfo, func(c *compiled) bool { return c.derive != nil }},
-	OutcomeNoQuorum:   {"No lock can be granted now", http.StatusConflict, slog.LevelWarn, takesLocks},
-	OutcomeMissingKey: {"The request lacks a value that its lock key is made of", http.StatusBadRequest, slog.LevelInfo, isRule},
-	OutcomeBadKey:     {"No certain lock key can be made of the request", http.StatusBadRequest, slog.LevelInfo, isRule},
-	OutcomeDuplicate:  {"The same delivery is in progress", http.StatusConflict, slog.LevelInfo, hasID},
-	OutcomeMismatch:   {"The ID was used for another request", http.StatusUnprocessableEntity, slog.LevelInfo, remembers},
-	OutcomeUnreadable: {"The request was served before, and its response can't be read now", http.StatusServiceUnavailable, slog.LevelInfo, remembers},
-	OutcomeMissingID:  {"The request lacks an ID", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return c.IdempotencyKey == required }},
-	OutcomeLost:       {"The lock was lost while the request ran; its outcome is unknown", http.StatusInternalServerError, slog.LevelWarn, takesLocks},
-	OutcomeCanceled:   {"The client left", statusClientClosed, slog.LevelDebug, isRule},
-	OutcomeStopping:   {"The server is about to stop, and the lock is held", http.StatusServiceUnavailable, slog.LevelDebug, mayWait},
-	OutcomeFailed:     {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
+	OutcomeHeld:         {"Another request with the same key is in progress", http.StatusLocked, slog.LevelInfo, func(c *compiled) bool { return c.derive != nil }},
+	OutcomeNoQuorum:     {"No lock can be granted now", http.StatusConflict, slog.LevelWarn, takesLocks},
+	OutcomeMissingKey:   {"The request lacks a value that its lock key is made of", http.StatusBadRequest, slog.LevelInfo, isRule},
+	OutcomeBadKey:       {"No certain lock key can be made of the request", http.StatusBadRequest, slog.LevelInfo, isRule},
+	OutcomeDuplicate:    {"The same delivery is in progress", http.StatusConflict, slog.LevelInfo, hasID},
+	OutcomeMismatch:     {"The ID was used for another request", http.StatusUnprocessableEntity, slog.LevelInfo, remembers},
+	OutcomeUnreadable:   {"The request was served before, and its response can't be read now", http.StatusServiceUnavailable, slog.LevelInfo, remembers},
+	OutcomeMissingID:    {"The request lacks an ID", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return c.IdempotencyKey == required }},
+	OutcomeMissingScope: {"The request doesn't say who has sent its ID", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return c.scope != nil }},
+	OutcomeLost:         {"The lock was lost while the request ran; its outcome is unknown", http.StatusInternalServerError, slog.LevelWarn, takesLocks},
+	OutcomeCanceled:     {"The client left", statusClientClosed, slog.LevelDebug, isRule},
+	OutcomeStopping:     {"The server is about to stop, and the lock is held", http.StatusServiceUnavailable, slog.LevelDebug, mayWait},
+	OutcomeFailed:       {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
 
 	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return !isRule(c) }},
 
@@ -85,6 +89,7 @@ var outcomes = map[Outcome]struct {
 	OutcomeBodyTooLarge:    {"The body is too large to make a lock key of it", http.StatusRequestEntityTooLarge, slog.LevelInfo, mayReadBody},
 	OutcomeUnsupportedBody: {"No lock key can be made of such a body", http.StatusUnsupportedMediaType, slog.LevelInfo, mayReadBody},
 	OutcomeBodyTimeout:     {"The body did not arrive in time", http.StatusRequestTimeout, slog.LevelInfo, mayReadBody},
+	OutcomeBodyBroken:      {"The body can't be read to its end", http.StatusBadRequest, slog.LevelInfo, mayReadBody},
 	OutcomeBodyBudget:      {"Too many bodies are being read", http.StatusServiceUnavailable, slog.LevelWarn, mayReadBody},
 }
 

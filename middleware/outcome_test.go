@@ -35,7 +35,7 @@ func TestOutcomes(t *testing.T) {
 	}
 	slices.Sort(constants)
 	n := &notes{}
-	everything := middleware.Rule{Observer: n, IdempotencyKey: "required", Remember: time.Hour, Wait: time.Second, Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"secret"}}}}
+	everything := middleware.Rule{Observer: n, Scope: "{header.Authorization}", IdempotencyKey: "required", Remember: time.Hour, Wait: time.Second, Verify: []middleware.Verify{{Scheme: "github", Secrets: []string{"secret"}}}}
 	middleware.New(newLocker(t, live), "{json.id}", everything)
 	middleware.New(newLocker(t, live), "{json.id}", middleware.Rule{Observer: n, DryRun: true})
 	middleware.NewGuard(middleware.Rule{Observer: n})

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,19 +43,22 @@ func (e *Refusal) Unwrap() error { return e.Err }
 type refusalReason struct {
 	outcome Outcome
 	text    string
+	status  int // 0 for that of the outcome
 }
 
 func (e *refusalReason) Error() string { return e.text }
 
 var (
-	errUpgrade      = &refusalReason{OutcomeUpgrade, "request asks for another protocol, which would hold the lock for as long as it lasts"}
-	errBodyTooLarge = &refusalReason{OutcomeBodyTooLarge, "body is larger than max_body"}
-	errBodyCut      = &refusalReason{OutcomeBodyTooLarge, "body is larger than a handler in front of this one allows"}
-	errBodyEncoded  = &refusalReason{OutcomeUnsupportedBody, "body has a Content-Encoding: it would have to be decoded first"}
-	errBodyFormat   = &refusalReason{OutcomeUnsupportedBody, "body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"}
-	errBodyTimeout  = &refusalReason{OutcomeBodyTimeout, "body did not arrive in time"}
-	errBodyBudget   = &refusalReason{OutcomeBodyBudget, "body budget exhausted"}
-	errBodyBroken   = &refusalReason{OutcomeBadKey, "body can't be read to its end"}
+	errUpgrade      = &refusalReason{outcome: OutcomeUpgrade, text: "request asks for another protocol, which would hold the lock for as long as it lasts"}
+	errBodyTooLarge = &refusalReason{outcome: OutcomeBodyTooLarge, text: "body is larger than max_body"}
+	errBodyCut      = &refusalReason{outcome: OutcomeBodyTooLarge, text: "body is larger than a handler in front of this one allows"}
+	errBodyEncoded  = &refusalReason{outcome: OutcomeUnsupportedBody, text: "body has a Content-Encoding: it would have to be decoded first"}
+	errBodyFormat   = &refusalReason{outcome: OutcomeUnsupportedBody, text: "body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"}
+	errBodyIsForm   = &refusalReason{outcome: OutcomeUnsupportedBody, text: "body is a form; want JSON"}
+	errBodyIsJSON   = &refusalReason{outcome: OutcomeUnsupportedBody, text: "body is JSON; want a form, application/x-www-form-urlencoded"}
+	errBodyTimeout  = &refusalReason{outcome: OutcomeBodyTimeout, text: "body did not arrive in time"}
+	errBodyBudget   = &refusalReason{outcome: OutcomeBodyBudget, text: "body budget exhausted"}
+	errBodyBroken   = &refusalReason{outcome: OutcomeBodyBroken, text: "body can't be read to its end"}
 )
 
 // errStopping is the error for a request that would have to wait while the server is about to stop.
@@ -62,11 +66,6 @@ var errStopping = errors.New("the lock is held, and the server is about to stop"
 
 // errNoRoom is the error for a request whose response is remembered, but finds no room in memory.
 var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there is for them", redlock.ErrUnreadable)
-
-// noScopeError is the error for a request that has an ID, but no known sender.
-type noScopeError struct{ error }
-
-func (e *noScopeError) Unwrap() error { return e.error }
 
 // duplicateError is the error for a delivery that is already waiting or running.
 type duplicateError struct{ held *redlock.HeldError }
@@ -83,6 +82,7 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 	switch {
 	case errors.As(err, &reason):
 		refusal = newRefusal(reason.outcome, err)
+		refusal.Status = cmp.Or(reason.status, refusal.Status)
 		if reason == errBodyBudget {
 			refusal.RetryAfter = spread(0)
 		}
@@ -104,8 +104,12 @@ func (e *Refusal) SetHeaders(h http.Header) {
 	}
 	h.Set("Cache-Control", "no-store")
 	h.Set("Redlock-Outcome", string(e.Turn.Outcome))
-	if e.Status == http.StatusUnauthorized {
-		h.Set("Www-Authenticate", "Signature") // a 401 must name a scheme
+	switch { // a 401 must name a scheme
+	case e.Status != http.StatusUnauthorized:
+	case e.Turn.Outcome == OutcomeMissingScope:
+		h.Set("Www-Authenticate", "Bearer") // the most likely one
+	default:
+		h.Set("Www-Authenticate", "Signature")
 	}
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))

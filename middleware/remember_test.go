@@ -290,7 +290,7 @@ func TestScope(t *testing.T) {
 	if forgotten, err := l.Forget(t.Context(), middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Host: "127.0.0.1", Scope: "Bearer Ann"}.Key()); err != nil {
 		t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
 	}
-	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusBadRequest, "missing_key")
+	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusUnauthorized, "missing_scope")
 	c.requireRuns(t, 2)
 }
 

@@ -130,8 +130,8 @@ type Rule struct {
 	// The template that identifies the sender, such as `{header.X-API-Key}`, so that nobody gets another sender's response; or `off`.
 	// Default: the authenticated user, or the preset's.
 	//
-	// The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400. `off` turns off the
-	// preset's template.
+	// The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400, or with 401 if the scope
+	// has `{header.Authorization}`. `off` turns off the preset's template.
 	Scope string `json:"scope,omitempty"`
 	// The name of hosts that are one site, such as `www.` and the apex, or a failover: then a repeat may come to another of them. Default: none,
 	// each host is a site of its own.
@@ -155,7 +155,7 @@ type Rule struct {
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`. Default: the preset's, or all but 401, 403, 408, 409, 423, 425
 	// and 429.
 	//
-	// With a preset for webhooks it is `2xx`. A repeat gets a remembered 206 or 304 unchanged, whatever it asks for.
+	// With a preset for webhooks it is `2xx`. A 206, 304, 412 or 416 to a request with `Range` or a condition (`If-…`) is never final.
 	RememberStatus []string `json:"remember_status,omitempty"`
 	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; with a preset for webhooks off.
 	//

@@ -43,6 +43,7 @@ type serving struct {
 	turn        Turn                 // doesn't change any more once the handler has it
 	delivery    Delivery             // without an ID it equals no other delivery
 	fingerprint remember.Fingerprint // the fingerprint of the request, if its response is remembered
+	asksPart    bool                 // the request has a header for which its response may be a part, or none
 
 	options []redlock.LockOption // the rule's options for locks, and the description of the request for operators
 
@@ -131,8 +132,9 @@ func (s *serving) admit() error {
 	if err == nil && *s.rule.BufferBody && !upgrades(s.r) {
 		_, err = bodyBytes(s.r)
 	}
-	if err == nil {
-		err = s.readFingerprint()
+	if err == nil && s.rule.remembers != nil && s.delivery.ID != "" {
+		s.asksPart = asksPart(s.r)
+		s.fingerprint, err = s.rule.fingerprint(s.r, s.turn.keys)
 	}
 	return err
 }
@@ -163,7 +165,8 @@ func (s *serving) identify() (err error) {
 		}
 	}
 	if s.rule.dedupe != nil {
-		if errID := s.identifyDelivery(); errID != nil {
+		var errID error
+		if s.delivery, errID = s.rule.identify(s.r, s.delivery.Signer, s.turn.keys); errID != nil {
 			return errID
 		}
 	}
@@ -174,82 +177,6 @@ func (s *serving) identify() (err error) {
 		return errNoID
 	}
 	return err
-}
-
-func (s *serving) identifyDelivery() (err error) {
-	s.delivery.ID, err = s.rule.dedupe(s.r)
-	switch {
-	case errors.Is(err, ErrMissingKey) && s.rule.IdempotencyKey == required:
-		return errMissingID
-	case errors.Is(err, ErrMissingKey):
-		s.delivery.ID = ""
-		return nil
-	case err == nil:
-		err = cmp.Or(s.identifySender(), s.identifySite())
-	}
-	if !*s.rule.Fingerprint {
-		s.delivery.Place = s.rule.place(s.r)
-	}
-	if !s.rule.comparesKeys() {
-		s.delivery.Keys = s.turn.keys
-	}
-	if errors.Is(err, ErrMissingKey) {
-		return &noScopeError{err}
-	}
-	return err
-}
-
-// identifySender determines the sender of the ID.
-func (s *serving) identifySender() (err error) {
-	if s.rule.byUser {
-		if s.delivery.User = s.rule.User(s.r); s.delivery.User != "" {
-			return nil
-		}
-	}
-	if s.rule.scope == nil {
-		return nil
-	}
-	s.delivery.Scope, err = s.rule.scope(s.r)
-	if err == nil && s.rule.Remember > 0 && s.rule.scopeIsAuthorization() {
-		if kind := changing(s.r.Header.Get("Authorization")); kind != "" {
-			s.rule.logSometimes(slog.LevelWarn, "scope changes while the client stays the same: a repeat with "+kind+" is another client's to this rule, and runs again; see docs/recipes.md#an-api-with-idempotency-key", "scope")
-		}
-	}
-	return err
-}
-
-// identifySite determines the site for which the ID counts, because a different site may have the same user.
-func (s *serving) identifySite() (err error) {
-	if s.delivery.Site = s.rule.Site; s.delivery.Site != "" {
-		return nil
-	}
-	if s.delivery.Host, err = requestedHost(s.r); err == nil && s.delivery.Host == "" {
-		err = ErrMissingKey
-	}
-	if err != nil {
-		return &KeyError{Placeholder: "host", Err: err}
-	}
-	return nil
-}
-
-// readFingerprint reads the body for the fingerprint, which distinguishes requests that have the same ID.
-func (s *serving) readFingerprint() error {
-	if s.rule.remembers == nil || !*s.rule.Fingerprint || s.delivery.ID == "" {
-		return nil
-	}
-	body, err := bodyBytes(s.r)
-	if err == nil {
-		s.fingerprint = remember.FingerprintOf(body, append(s.notInDelivery(), s.r.Method, s.rule.originalURL(s.r).RequestURI())...)
-	}
-	return err
-}
-
-// notInDelivery returns the keys of the request that its delivery doesn't contain.
-func (s *serving) notInDelivery() []string {
-	if s.rule.comparesKeys() {
-		return s.turn.keys
-	}
-	return nil
 }
 
 // setClaimKey sets the lock key of the delivery, unless a rule around this one has locked that key for the same request. In that case the outer rule
@@ -462,6 +389,8 @@ func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
 		s.decision = s.exchange.Discard(remember.LostLease)
 	case broken:
 		s.decision = s.exchange.Discard(remember.BrokenOff)
+	case s.asksPart && isPart(written.Status):
+		s.decision = s.exchange.Discard(remember.NotFinal)
 	default:
 		s.decision = s.exchange.Conclude(s.r.Method, written.Header())
 		if quota := s.decision.Usage; quota != nil && s.rule.Observer != nil {

@@ -742,7 +742,9 @@ func (p *part) valuesOf(from *bodyFields, s *source, room []string) (values []st
 	if s.value == nil {
 		values, err = from.values(*s)
 		if err == errOtherFormat && !from.readsOther(p) {
-			err = errBodyFormat
+			if err = errBodyIsForm; from.json {
+				err = errBodyIsJSON
+			}
 		}
 		values = append(room, values...)
 	} else {

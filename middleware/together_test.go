@@ -45,7 +45,7 @@ func TestKeysTogether(t *testing.T) {
 		{"k:{one=json.a&two=json.b}", `{"a":1,"b":1}`, "k:one=1 k:two=1"},
 		{"k:{one=body.a[].x|body.a[].y}", `{"a":[{"x":1},{"x":2}]}`, "k:one=1 k:one=2"},
 		// a body is refused only if no alternative is of its format
-		{"{form.a|header.X}", `{"a":1}`, "refused: key part {form.a|header.X}: body is neither JSON nor application/x-www-form-urlencoded, in UTF-8"},
+		{"{form.a|header.X}", `{"a":1}`, "refused: key part {form.a|header.X}: body is JSON; want a form, application/x-www-form-urlencoded"},
 		{"{form.a|json.a}", `{"a":1}`, "1"},
 		{"{form.a|json.a|method}", `{"b":1}`, "post"},
 		{"{payload.a|json.a}", `{"payload":{"a":2},"a":1}`, "1"},

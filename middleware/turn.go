@@ -175,7 +175,7 @@ const uncontended = 10 * time.Millisecond
 const SlotHeader = "Redlock-Slot"
 
 // errNarrower is the error for a request that would wait for its own lock.
-var errNarrower = &refusalReason{OutcomeFailed, "a rule around this one has a larger concurrency for the same key"}
+var errNarrower = &refusalReason{outcome: OutcomeFailed, text: "a rule around this one has a larger concurrency for the same key"}
 
 // Slot returns the slot of the request, from 0 on: no other request with the same key has the same slot at the same time. It reports false
 // under a rule without Concurrency, for a request without a lock, and for one with several keys: Lock.SlotOf has their slots.

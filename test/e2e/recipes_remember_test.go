@@ -162,14 +162,11 @@ func TestRecipeOfIdempotencyKeys(t *testing.T) {
 	requireResponse(t, pay("{}", bob...), 200, "served 3", false)
 	requireResponse(t, pay("{}", bob...), 200, "served 3", true)
 	for outcome, refused := range map[string]received{
-		"mismatch":    pay(`{"amount":1}`, alice...),
-		"missing_id":  pay("{}", alice[:2]...),
-		"missing_key": pay("{}", alice[2:]...),
+		"mismatch":      pay(`{"amount":1}`, alice...),
+		"missing_id":    pay("{}", alice[:2]...),
+		"missing_scope": pay("{}", alice[2:]...),
 	} {
-		want := http.StatusBadRequest
-		if outcome == "mismatch" {
-			want = http.StatusUnprocessableEntity
-		}
+		want := map[string]int{"mismatch": http.StatusUnprocessableEntity, "missing_id": http.StatusBadRequest, "missing_scope": http.StatusUnauthorized}[outcome]
 		if refused.status != want || refused.header.Get("Redlock-Outcome") != outcome {
 			t.Errorf("%d %s, want %d %s", refused.status, refused.header.Get("Redlock-Outcome"), want, outcome)
 		}
