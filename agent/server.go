@@ -17,7 +17,7 @@ const (
 	idleTimeout   = 2 * time.Minute  // between two requests; on a TCP connection that hasn't shown the token, bodyTimeout is used instead
 	writePatience = 10 * time.Second // for a client that stops reading, once all buffers on the way to it are full
 	maxHead       = 16 << 10
-	maxStrangers  = 1024 // most connections to one TCP address that haven't shown the token
+	maxStrangers  = 1024 // the most connections to one TCP address that haven't shown the token
 )
 
 // door is a listener that counts its connections and allows a limited number. So the clients of one address can't take the connections that are meant

@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-const maxTurnLine = 512 << 10 // most bytes of the line that describes a request with all its headers
+const maxTurnLine = 512 << 10 // the most bytes of the line that describes a request with all its headers
 
 // turnRequest describes the request of a gateway's client. It is the second line of POST /v1/turn.
 type turnRequest struct {

@@ -17,14 +17,14 @@ const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind 
 
 // hidesPath finds the parts of a path that some upstream takes off: a script, which serves the rest, and ASP.NET's sessions without cookies. Symfony,
 // CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A dot and a letter behind it are
-// no route, but those of a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash, and no address before
+// no route, but belong to a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash, and no address before
 // them.
 var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi)([^.]|\.([^a-z0-9]|$))|(^|/)[^/@]*\.(phar|pl|py|aspx?|cfm)/`)
 
 // frontController finds one at the beginning of a path, whose suffix needs no slash.
 var frontController = regexp.MustCompile(`(?is)^/+(?:index|app|main|default)\.((?:pl|py|cfm|asp).+)`)
 
-// otherFiles are suffixes that begin as those of front controllers do.
+// otherFiles are suffixes of other files, which begin like the suffixes of front controllers.
 var otherFiles = []string{"plist", "plx", "pyc", "pyi", "pyw", "pyx", "cfml", "aspx"}
 
 // negotiated are the front controllers that Apache's MultiViews serve without their suffix, or with that of a language or type. Others, such as "app"

@@ -71,8 +71,8 @@ func (k *Lock) ending() End {
 // endedBy returns the reason why the lock has ended; nil while it is held.
 func (k *Lock) endedBy() error { return k.ending().cause() }
 
-// end ends the lock on all its keys in this way, or as over says if its validity is over, unless it has ended already. It reports whether this call
-// has ended it in this way. The keeper releases a lost lock, and the caller any other.
+// end ends the lock on all its keys, unless it has ended. The lock ends in the given way or, if its validity is over, in the way that over returns.
+// end reports whether this call has ended the lock in the given way. If the lock is lost, the keeper releases it; otherwise the caller must.
 func (k *Lock) end(how End) bool {
 	really := how
 	if over := k.over(); over != "" {
@@ -96,7 +96,7 @@ func (k *Lock) end(how End) bool {
 func (k *Lock) decide(how End) bool {
 	for _, part := range k.parts() {
 		part.mu.Lock()
-		if part.how != "" { // the first part has the end, if there is one
+		if part.how != "" { // the first part knows how the lock ended, if it has
 			part.mu.Unlock()
 			return false
 		}

@@ -15,8 +15,8 @@ import (
 
 // The errors of this package, for errors.Is. Several of them can match one error.
 var (
-	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment: others leave the call fewer masters
-	// than a quorum, however many fail. The error is a *HeldError.
+	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment. Even if no master had failed, the
+	// call would not have had a quorum. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// or WithOncePer return it.
@@ -58,7 +58,7 @@ var (
 	// ErrFenceChanged is the error of ForceUnlock if the key is free, if a lock with another fencing token has it, or if the masters have forgotten
 	// the fencing token. Nothing was released then.
 	ErrFenceChanged = errors.New("redlock: no lock with this fencing token is known to have the key")
-	// ErrClosed means that the Locker is closed. It is also the cause with which the contexts of locks end that Close frees.
+	// ErrClosed means that the Locker is closed. If Close frees a lock, ErrClosed is also the cause with which the lock's contexts end.
 	ErrClosed = link.ErrClosed
 	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may
 	// have overlapped with another holder's. The error matches the reason as well: ErrLost, ErrMaxHold, ErrForced

@@ -810,8 +810,8 @@ func (g *gate) asksFor(slot int) bool {
 	return slices.ContainsFunc(g.asking, func(p *place) bool { return int(p.asks) == 1+slot })
 }
 
-// offered makes the next attempt of a call ask for the slot that the leader offers. It returns false if this process has that slot, which the leader
-// has lost then.
+// offered makes the next attempt of a call ask for the slot that the leader offers. It returns false if this process holds that slot: then the leader
+// has lost the lock on it.
 func (g *gates) offered(p *place, offer uint16) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 type heart struct {
 	options
 	streams []vote.Stream
-	turns   func(now time.Time) string // returns the line for the masters about calls that hold or wait long
+	turns   func(now time.Time) string // returns text that tells the masters which calls have held a key, or waited for it, for long
 	key     string
 	wanted  chan struct{}
 	ended   chan struct{}

@@ -186,7 +186,7 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	return lock.do(ctx, f)
 }
 
-// Check returns what is wrong with the options of a lock of this Locker, or nil: the error that Lock would return for them.
+// Check returns the error that Lock would return for these options of a lock of this Locker, or nil.
 func (l *Locker) Check(opts ...LockOption) error {
 	if err := l.usable(context.Background()); err != nil {
 		return err

@@ -101,10 +101,10 @@ func WithRestartGuard(d time.Duration) Option {
 	return option(func(o *options) { o.guard = d })
 }
 
-// WithMaxSkew sets how much the clocks of the masters may differ. It is checked: a master whose clock is further than half of it from the median, as
-// this process sees the clocks, has no vote until its clock is set right. Fencing tokens depend on it when servers restart. Processes may have
-// different values. 0 turns the check off: then the clocks must differ by less than the restart guard. Less than the max TTL. Default: 2 s, or half
-// of the max TTL if that is less.
+// WithMaxSkew sets how much the clocks of the masters may differ. A master whose clock is further than half of the max skew from the median, as this
+// process sees the clocks, has no vote until its clock is set right. When servers restart, fencing tokens depend on that. Processes may have
+// different values. 0 turns the check off: then the clocks must differ by less than the restart guard. The value must be less than the max TTL.
+// Default: 2 s, or half of the max TTL if that is less.
 func WithMaxSkew(d time.Duration) Option {
 	return option(func(o *options) { o.maxSkew = d })
 }
@@ -229,7 +229,7 @@ func nilOption(i int) error {
 	return fmt.Errorf("redlock: option %d of the call is nil", i+1)
 }
 
-// longest is the longest max TTL: sums of a few such times are far from the largest time.Duration, and the masters' clocks count beyond it.
+// longest is the longest max TTL: sums of a few such times must fit into a time.Duration, and into the times that masters can count.
 const longest = 366 * 24 * time.Hour
 
 // memoryTimeout is the timeout for masters in memory: if one is late, the whole process is late.
@@ -253,7 +253,7 @@ func (o options) admission() admission.Settings {
 // Redis Cluster.
 func (o options) processes() string { return o.prefix + ":processes:{processes}" }
 
-// check returns what is wrong with these settings of a lock, or nil.
+// check returns the error in these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {
 	switch {
 	case lock.ttl < minTTL:

@@ -356,7 +356,7 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 	return refs
 }
 
-// longTurns returns the lines for the masters about calls that hold or wait long, the oldest first.
+// longTurns returns lines that tell the masters which calls have held a key, or waited for it, for long, the oldest first.
 func (l *Locker) longTurns(now time.Time) string {
 	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })

@@ -138,7 +138,7 @@ type Found struct {
 	missing bool     // the field is missing or empty, in the body or in one element of a list
 
 	absent    bool   // the JSON has nothing along the path
-	unwrapped *Found // what the path without its first name leads to, in JSON
+	unwrapped *Found // the values at the path without its first name, in JSON
 }
 
 // Unwrapped returns what Rails finds if the field is missing, or nil. Rails wraps JSON in the name of the resource, so it finds order.id in

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxPairs     = 1_000  // most pairs in a form or query; PHP, Express and node's querystring drop any further ones
-	maxCollected = 10_000 // most pairs that begin like a field, in bytes that aren't declared as a form but that some reader takes for one
+	maxPairs     = 1_000  // the most pairs in a form or query; PHP, Express and node's querystring drop any further ones
+	maxCollected = 10_000 // the most pairs that begin like a field, in bytes that aren't declared as a form but that some reader takes for one
 )
 
 var (

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxMembers = 5_000 // most members and elements on the way to the fields
+	maxMembers = 5_000 // the most members and elements on the way to the fields
 
 	replaced = string(utf8.RuneError) // the decoder reads this in place of half a surrogate pair
 )

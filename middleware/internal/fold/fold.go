@@ -79,7 +79,7 @@ func spelled(value string) (string, error) {
 	if strings.ContainsFunc(value, unicode.IsControl) || value == "" && !blank {
 		return "", ErrBadText
 	}
-	short := strings.Join(strings.Fields(value), " ") // the pattern Bearer\s+(.*) takes several spaces for one
+	short := strings.Join(strings.Fields(value), " ") // upstreams that match Bearer\s+(.*) take several spaces for one
 	digits, is := uuidDigits(value)
 	if !is && isUUID(folded) || is != isUUID(short) {
 		return "", ErrBlankUUID

@@ -44,7 +44,7 @@ type Writer struct {
 type Options struct {
 	// Whether the handler isn't told that its client can't be reached any more. Otherwise a proxy would abandon an upstream that still works.
 	ToEnd bool
-	// How long one wait for the client may take, and all waits together, plus a second for each 16 KiB that the client has taken.
+	// How long each wait for the client may take. All waits together may take as long, plus a second for each 16 KiB that the client has taken.
 	Patience time.Duration
 	// The memory in which the response waits for the client; nil for none.
 	Buffer *Buffer

@@ -19,7 +19,7 @@ import (
 const (
 	size = sha256.Size
 
-	maxSignatures = 16 // most signatures of a request; senders add one for each valid secret
+	maxSignatures = 16 // the most signatures of a request; senders add one for each valid secret
 )
 
 // Error says why a signature isn't accepted.

@@ -94,7 +94,7 @@ func (c *Clock) RaiseMark(us int64) {
 	}
 }
 
-// Shows returns the time that the clock shows at now of our clock, since 1970, and whether that is known.
+// Shows returns the time since 1970 that the master's clock shows when ours shows now, and whether it is known.
 func (c *Clock) Shows(now time.Time) (clock time.Duration, known bool) {
 	return now.Sub(c.zero) + c.ahead(), c.known.Load()
 }

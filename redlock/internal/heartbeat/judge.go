@@ -161,7 +161,8 @@ func (j *Judge) Look(now time.Time) {
 }
 
 // rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this process, which must stop then. A
-// locking process may have lost, only for a moment, the masters that make it incompatible. So it stays a rival for another life.
+// locking process may have lost, only for a moment, the masters that make it incompatible. So it stays a rival for as long as masters remember a
+// process.
 func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	for _, p := range j.known {
 		compatible := j.compatible(p)
@@ -280,7 +281,7 @@ func (j *Judge) Beat() *protocol.Beat {
 	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
 }
 
-// kind returns a word that processes with the same servers and settings share. Who hears of the eldest of a kind needs no other.
+// kind returns a word that processes with the same servers and settings share. A process that knows the eldest of a kind need not know the others.
 func (j *Judge) kind() string {
 	runs := j.own.runs()
 	slices.Sort(runs)

@@ -70,7 +70,7 @@ type Stream struct {
 
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // the reason why there is no connection, or why the connected server takes no locks
-	pause     time.Duration // the last time for which the master was down; it doubles each time, until a connection has worked for MostPause
+	pause     time.Duration // how long acquires were refused after the last failure; doubles until a connection has worked for MostPause
 	away      absence
 	unusable  error // the error with which the server refused the last lock it was asked for; nil if it granted that
 	isSlow    bool  // the master was slow at its last reply
@@ -1180,7 +1180,7 @@ func (s *Stream) Leads() (name string, can bool) {
 	return cmp.Or(s.seat.VotesAs(), s.String()), can
 }
 
-// Shows returns what the master's clock shows at a time of ours, since 1970, and whether that is known.
+// Shows returns the time since 1970 that the master's clock shows when ours shows now, and whether it is known.
 func (s *Stream) Shows(now time.Time) (clock time.Duration, known bool) { return s.Clock.Shows(now) }
 
 // State returns the present knowledge about the master.

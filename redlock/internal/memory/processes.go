@@ -40,7 +40,7 @@ func (p *Processes) Greet(us int64) protocol.Past {
 	return p.Past()
 }
 
-// Past returns what a process learns that starts now.
+// Past returns the facts that a starting process learns.
 func (p *Processes) Past() protocol.Past {
 	return protocol.Past{Known: true, Born: p.Born, Lost: p.Lost != 0 && p.Lost == p.Born}
 }

@@ -26,7 +26,7 @@ type Master interface {
 	// server is silent for longer than the patience after it was asked for a sign of life. The functions don't block.
 	Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(WakeUp)) error
 
-	// Close ends what the master itself has open.
+	// Close ends connections that the master itself has open.
 	Close() error
 }
 

@@ -50,7 +50,7 @@ const (
 // Command is one operation on one master.
 type Command struct {
 	Key   string        // the full key, prefix included: see Key
-	Token string        // the secret that signs the lock
+	Token string        // the secret by which the holder proves that the lock is its own
 	TTL   time.Duration // the lease asked for; for OpForce, see there
 	Fence int64         // of OpAcquire: the proposed fence; of OpExtend: the lock's fence
 	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
@@ -228,7 +228,7 @@ type Beats struct {
 	Born  int64 // since when the master remembers processes: if that changes, the master has lost its data
 }
 
-// Inspected is what a master has for a key.
+// Inspected has the facts that a master knows about a key.
 type Inspected struct {
 	Holder string        // the holder's token; empty if the key is free
 	TTL    time.Duration // for which the lease of the holder can still last

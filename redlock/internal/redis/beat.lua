@@ -80,7 +80,7 @@ end
 for other in string.gmatch(ARGV[9], '%S+') do
   named[#named + 1] = other
 end
--- A clock that was set back makes what was told before that last for longer: from now on it ages.
+-- If the clock was set back, beats from before that would last longer, so they age from now on.
 local function age()
   for _, other in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
     local told, number, since, its, about = read(other)

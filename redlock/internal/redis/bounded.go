@@ -78,7 +78,7 @@ func (c *boundedConn) next() error {
 }
 
 // reason returns the error of a closed connection. If the server refused the command before, that is the server's text: go-redis takes a refusal of
-// its first command for that of an old server, and goes on.
+// its first command for the refusal of an old server, and goes on.
 func (c *boundedConn) reason(err error) error {
 	if c.refused == "" || !isClosed(err) {
 		return err

@@ -148,7 +148,7 @@ func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 }
 
 // reachable returns the address of a node as it can be reached from here. addr is the node's address as the node at the address asked knows it. If
-// addr has no host, or a loopback address of another machine, the host is that of asked.
+// addr has no host, or a loopback address of another machine, the host of asked counts.
 func reachable(addr, asked string) string {
 	host, port, err := net.SplitHostPort(addr)
 	askedHost, askedPort, errAsked := net.SplitHostPort(asked)

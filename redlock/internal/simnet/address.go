@@ -292,7 +292,7 @@ const quiet = 2 * time.Second
 
 var errSilent = errors.New("the subscription is silent")
 
-// Listen hears what the server publishes for a process.
+// Listen passes on the messages that the server publishes for a process.
 func (a *Address) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	connecting, cancel := context.WithTimeout(ctx, protocol.ConnectTrips*patience)
 	defer cancel()

@@ -66,7 +66,7 @@ func (net *Net) RequireNoKeys(t testing.TB) {
 	t.Errorf("there still are %d keys: %q", len(keys), keys)
 }
 
-// A batch is what was sent at once.
+// batch has the commands that were sent at once.
 type batch struct {
 	cmds    []protocol.Command // copies, because a late execution must not change the caller's commands
 	arrives time.Time          // when it arrives at the server

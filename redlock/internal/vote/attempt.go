@@ -159,7 +159,7 @@ func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *lin
 }
 
 // Release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the
-// order and repeat what a master misses. If the caller waits on, the masters keep its ticket.
+// order and repeat a release that a master misses. If the caller goes on waiting, the masters keep its ticket.
 func (a *Attempt) Release(waiting bool) { a.release(nil, waiting) }
 
 // ReleaseForOffer is Release for a call whose next attempt asks for the slot that the leader has offered to this one.
