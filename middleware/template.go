@@ -450,8 +450,9 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 		return new(fields.Found), nil
 	}
 	header, err := oneHeader(r, "Content-Type")
+	header = strings.TrimSpace(header) // HTTP/2 leaves spaces, which a proxy's HTTP/1 loses
 	form := err == ErrAmbiguousKey || strings.Contains(strings.ToLower(header), "urlencoded")
-	if !form && (r.Method != http.MethodPost || header != "" && strings.IndexAny(strings.TrimSpace(header), ";,") != 0) {
+	if !form && (r.Method != http.MethodPost || header != "" && strings.IndexAny(header, ";,") != 0) {
 		return new(fields.Found), nil
 	}
 	if form {
