@@ -33,6 +33,7 @@ type compiled struct {
 	byUser    bool                  // the scope is the authenticated user, if there is one
 	verifiers []*signature.Verifier // one for each Verify
 	readsBody bool
+	requires  bool // it is no rule, but the requirement of one
 
 	remembers *remember.Policy     // nil if no responses are remembered
 	options   []redlock.LockOption // options of the locks on keys
@@ -77,6 +78,11 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 		c.options = append(c.options, redlock.WithMaxWaiters(c.MaxWaiters))
 	}
 	c.options = slices.Clip(c.options)
+	for _, name := range [...]string{c.FenceHeader, c.KeyHeader} {
+		if name != "" {
+			ruleHeaders.Store(name, nil)
+		}
+	}
 	c.observeBegin()
 	return c, nil
 }

@@ -269,11 +269,16 @@ func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ..
 // logOutcome logs the outcome of a request, unless the same outcome of another request was logged just now. The line has the hash of the key, but
 // neither the key nor a value of the request. It has err, which may name masters, only if the masters are to blame.
 func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
+	c.logOutcomeOf(string(turn.Outcome), message, turn, err, more...)
+}
+
+// logOutcomeOf is logOutcome for one of several subjects with the same outcome.
+func (c *compiled) logOutcomeOf(about, message string, turn Turn, err error, more ...slog.Attr) {
 	logger, level := c.Logger, outcomes[turn.Outcome].level
 	if !logger.Enabled(context.Background(), level) {
 		return
 	}
-	missed, ok := c.mayLog(string(turn.Outcome))
+	missed, ok := c.mayLog(about)
 	if !ok {
 		return
 	}

@@ -56,18 +56,31 @@ func (e Explanation) String() string {
 	if n := e.rule.Concurrency; len(n) == 1 && n[0] > 1 {
 		fmt.Fprintf(&text, "slots     %d: so many requests at a time\n", n[0])
 	}
-	switch {
-	case e.Err != nil:
-		refusal := refusalBeforeLock(context.Background(), e.Err)
-		if refusal.Turn.Outcome == OutcomeMissingKey && e.rule.passes(e.Err) {
-			fmt.Fprintf(&text, "served    without a lock: %v\n", e.Err)
-		} else {
-			fmt.Fprintf(&text, "refused   %d %s: %v\n", refusal.Status, refusal.Turn.Outcome, e.Err)
-		}
-	case e.rule.DryRun:
-		fmt.Fprintln(&text, "served    without a lock: dry run")
-	default:
+	if what, why, failed := strings.Cut(e.Failure(), " "); failed {
+		fmt.Fprintf(&text, "%-9s %s\n", what, why)
+	} else {
 		fmt.Fprintf(&text, "if held   waits %v, then %d\n", e.rule.Wait.Round(time.Millisecond), e.rule.HeldStatus)
 	}
 	return text.String()
+}
+
+// Failure says in short why the request gets no lock, or is "".
+func (e Explanation) Failure() string {
+	if e.Err == nil {
+		if e.rule.DryRun {
+			return "served without a lock: dry run"
+		}
+		return ""
+	}
+	refusal, served := e.outcome()
+	if served {
+		return fmt.Sprintf("served without a lock: %v", e.Err)
+	}
+	return fmt.Sprintf("refused %d %s: %v", refusal.Status, refusal.Turn.Outcome, e.Err)
+}
+
+// outcome returns the refusal of a request with an error, and whether it is served all the same.
+func (e Explanation) outcome() (refusal *Refusal, served bool) {
+	refusal = refusalBeforeLock(context.Background(), e.Err)
+	return refusal, refusal.Turn.Outcome == OutcomeMissingKey && e.rule.passes(e.Err)
 }

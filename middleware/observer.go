@@ -69,6 +69,11 @@ func possibleOf(c *compiled) Possible {
 			can.Outcomes = append(can.Outcomes, outcome)
 		}
 	}
+	if c.requires {
+		if can.Passes = nil; c.DryRun {
+			can.Passes, can.Outcomes = can.Outcomes, nil
+		}
+	}
 	if takesLocks(c) {
 		can.Concurrency, can.Waits, can.Remembers = slices.Max(c.Concurrency), mayWait(c), remembers(c)
 		if c.OnNoQuorum == Pass {

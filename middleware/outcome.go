@@ -46,6 +46,8 @@ const (
 
 	OutcomeUnclearTarget Outcome = "unclear_target" // a router may read the request differently than an upstream does
 
+	OutcomeUnlocked Outcome = "unlocked" // Require refuses it, as no rule has locked it
+
 	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
 	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
 
@@ -65,7 +67,7 @@ var outcomes = map[Outcome]struct {
 }{
 	OutcomeAcquired: {"", 0, slog.LevelInfo, takesLocks},
 	OutcomeReplayed: {"", 0, slog.LevelInfo, remembers},
-	OutcomeDryRun:   {"", 0, slog.LevelInfo, func(c *compiled) bool { return c.DryRun }},
+	OutcomeDryRun:   {"", 0, slog.LevelInfo, func(c *compiled) bool { return c.DryRun && isRule(c) }},
 
 	OutcomeHeld:         {"Another request with the same key is in progress", http.StatusLocked, slog.LevelInfo, func(c *compiled) bool { return c.derive != nil }},
 	OutcomeNoQuorum:     {"No lock can be granted now", http.StatusConflict, slog.LevelWarn, takesLocks},
@@ -76,12 +78,13 @@ var outcomes = map[Outcome]struct {
 	OutcomeUnreadable:   {"The request was served before, and its response can't be read now", http.StatusServiceUnavailable, slog.LevelInfo, remembers},
 	OutcomeMissingID:    {"The request lacks an ID", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return c.IdempotencyKey == required }},
 	OutcomeMissingScope: {"The request doesn't say who has sent its ID", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return c.scope != nil }},
-	OutcomeLost:         {"The lock was lost while the request ran; its outcome is unknown", http.StatusInternalServerError, slog.LevelWarn, takesLocks},
+	OutcomeLost:         {"The lock was lost while the request ran; its outcome is unknown", http.StatusInternalServerError, slog.LevelWarn, func(c *compiled) bool { return takesLocks(c) || c.requires }},
 	OutcomeCanceled:     {"The client left", statusClientClosed, slog.LevelDebug, isRule},
 	OutcomeStopping:     {"The server is about to stop, and the lock is held", http.StatusServiceUnavailable, slog.LevelDebug, mayWait},
 	OutcomeFailed:       {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
 
 	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return !isRule(c) }},
+	OutcomeUnlocked:      {"No rule locks such a request", http.StatusForbidden, slog.LevelWarn, func(c *compiled) bool { return c.requires }},
 
 	OutcomeBadSignature: {"The request is not signed as it should be", http.StatusUnauthorized, slog.LevelWarn, func(c *compiled) bool { return len(c.verifiers) > 0 }},
 	OutcomeUpgrade:      {"Requests for another protocol are not served here", http.StatusForbidden, slog.LevelInfo, isRule},
@@ -282,10 +285,16 @@ type logged struct {
 	missed int // requests without a line since then
 }
 
+// mostPauses is how many subjects have lines of their own, because a client may have chosen some of them. All others share one line.
+const mostPauses = 64
+
 // due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one.
 func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if _, known := l.last[about]; !known && len(l.last) >= mostPauses {
+		about = ""
+	}
 	last, known := l.last[about]
 	if known && now.Sub(last.at) < logPause {
 		last.missed++

@@ -39,6 +39,9 @@ func TestOutcomes(t *testing.T) {
 	middleware.New(newLocker(t, live), "{json.id}", everything)
 	middleware.New(newLocker(t, live), "{json.id}", middleware.Rule{Observer: n, DryRun: true})
 	middleware.NewGuard(middleware.Rule{Observer: n})
+	if _, err := middleware.NewRequired(middleware.Rule{Observer: n}, middleware.Requirement{}); err != nil {
+		t.Fatal(err)
+	}
 	for _, can := range n.can {
 		possible = append(possible, can.Outcomes...)
 	}

@@ -33,6 +33,7 @@ func (s *Serializer) Rule() Rule { return s.rule.Rule }
 func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	req := &serving{rule: s.rule, w: w, r: r, next: next, arrived: time.Now()}
 	req.turn.locker, req.turn.Rule, req.turn.concurrency = locker, s.rule.Name, s.rule.Concurrency[0]
+	req.turn.keyed, req.turn.dryRun = s.rule.derive != nil, s.rule.DryRun
 	req.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer req.observeUnlocked()
 	if note, ok := r.Context().Value(noteKey{}).(*note); ok {

@@ -31,6 +31,8 @@ type Turn struct {
 	keyHeader   string
 	shown       map[string][]string // the locked values that the KeyHeader shows, by placeholder
 	outer       *Turn               // the turn of the rule around this one
+	keyed       bool                // the rule has keys, and not IDs alone
+	dryRun      bool                // the rule refuses nothing
 
 	claimed  *redlock.Lock // the lock on the delivery; nil for none
 	claimKey string
