@@ -36,7 +36,7 @@ import (
 
 func init() {
 	caddy.RegisterModule(App{})
-	caddycli.Register(caddycli.Module{Masters: doctorSettings, Secrets: withSecrets})
+	caddycli.Register(caddycli.Module{Masters: doctorSettings, Secrets: withSecrets, Coverage: writeCoverage})
 }
 
 // App has the masters on which all redlock handlers of a configuration take their locks.

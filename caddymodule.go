@@ -9,6 +9,7 @@
 //   - errorroutes.go: which error routes a server with a rule may have, as they run without the lock
 //   - forgedheaders.go: the headers that no client may set
 //   - guard.go: the handler http.handlers.redlock_guard
+//   - require.go: the handler http.handlers.redlock_require, and which handlers stand behind none
 //   - app.go: the app redlock, which is the global option: the masters, TLS to them, metrics, and what all rules share
 //   - pool.go: lockers that outlive a reload
 //   - caddyfile.go: the Caddyfile syntax

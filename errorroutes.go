@@ -15,6 +15,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy/fastcgi"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/rewrite"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // checkServer returns an error if a request that a rule has refused, or that has failed behind one, may be served all the same: an error
@@ -67,7 +69,7 @@ func sitesOf(ctx caddy.Context, routes caddyhttp.RouteList) (sites []site) {
 			}
 			add(hosts, len(set))
 		}
-		for _, set := range route.MatcherSets {
+		for _, set := range conditionsOf(route) {
 			var hosts caddyhttp.MatchHost
 			for _, matcher := range set {
 				if m, ok := matcher.(*caddyhttp.MatchHost); ok {
@@ -123,13 +125,28 @@ func matchesHost(pattern, host string) bool {
 }
 
 func isConditional(route caddyhttp.Route) bool {
-	return len(route.MatcherSetsRaw) > 0 || len(route.MatcherSets) > 0
+	return len(route.MatcherSetsRaw) > 0 || len(conditionsOf(route)) > 0
+}
+
+// conditionsOf returns the loaded matchers of a route without the one that removes headers.
+func conditionsOf(route caddyhttp.Route) (sets caddyhttp.MatcherSets) {
+	for _, set := range route.MatcherSets {
+		if len(set) > 0 {
+			if _, ours := set[0].(*forgedHeaders); ours {
+				set = set[1:]
+			}
+		}
+		if len(set) > 0 {
+			sets = append(sets, set)
+		}
+	}
+	return sets
 }
 
 // node is what matters of a handler, which may be loaded or not.
 type node struct {
 	Handler        string                      `json:"handler"`
-	Name           string                      `json:"name"` // of a named route
+	Name           string                      `json:"name"` // of a named route, or a rule
 	URI            string                      `json:"uri"`
 	Routes         caddyhttp.RouteList         `json:"routes"`
 	Errors         *caddyhttp.HTTPErrorConfig  `json:"errors"`
@@ -140,7 +157,8 @@ type node struct {
 		Env      map[string]string `json:"env"`
 	} `json:"transport"`
 
-	text string // in JSON
+	text     string   // in JSON
+	required *Require // of redlock_require
 }
 
 func nodesOf(route caddyhttp.Route) (nodes []node) {
@@ -157,6 +175,15 @@ func nodesOf(route caddyhttp.Route) (nodes []node) {
 func readNode(text []byte) node {
 	n := node{text: string(text)}
 	_ = json.Unmarshal(text, &n)
+	switch n.Handler {
+	case "redlock":
+		var rule middleware.Rule
+		_ = json.Unmarshal(text, &rule)
+		n.Name = rule.RuleName()
+	case "redlock_require":
+		n.required = new(Require)
+		_ = json.Unmarshal(text, n.required)
+	}
 	return n
 }
 
@@ -166,6 +193,10 @@ func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
 		n.Routes, n.Errors = handler.Routes, handler.Errors
 	case *caddyhttp.Invoke:
 		n.Name = handler.Name
+	case *Handler:
+		n.Name = handler.RuleName()
+	case *Require:
+		n.required = handler
 	case *rewrite.Rewrite:
 		text, _ := json.Marshal(handler)
 		n = readNode(text)
@@ -239,28 +270,43 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 
 // progress is what has become of a request by the time that it reaches a handler.
 type progress struct {
-	own    bool // it was rewritten to a page of the error route's own
-	locked bool // it has a rule again
+	own      bool     // it was rewritten to a page of the error route's own
+	locked   bool     // it has a rule again
+	required *Require // it has come through redlock_require; nil if not
+	rules    []string // that may have taken it
 }
 
 func (p progress) and(other progress) progress {
-	return progress{p.own && other.own, p.locked && other.locked}
+	rules := slices.Concat(p.rules, other.rules)
+	slices.Sort(rules)
+	if other.required == nil {
+		p.required = nil
+	}
+	return progress{p.own && other.own, p.locked && other.locked, p.required, slices.Compact(rules)}
 }
 
 // harmless are the handlers that pass a request on, or answer it themselves and change nothing.
 var harmless = []string{"authentication", "copy_response", "copy_response_headers", "encode", "error", "file_server", "headers", "intercept", "invoke", "log_append", "map",
-	"metrics", "push", "redlock", "redlock_guard", "request_body", "rewrite", "static_response", "subroute", "templates", "timeouts", "tracing", "vars"}
+	"metrics", "push", "redlock", "redlock_guard", "redlock_require", "request_body", "rewrite", "static_response", "subroute", "templates", "timeouts", "tracing", "vars"}
 
 // acting returns the first handler that may act on a request as its client has sent it, or "", and what has become of the request behind
 // the routes.
 func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, after progress) {
+	after = w.through(routes, now, func(n node, now progress) {
+		if handler == "" && !now.locked && n.actsOn(now.own) {
+			handler = cmp.Or(n.Handler, "a handler")
+		}
+	})
+	return handler, after
+}
+
+// through calls visit for each handler, with what has become of a request before it, and returns what has become of it behind the routes.
+func (w walk) through(routes caddyhttp.RouteList, now progress, visit func(n node, now progress)) progress {
 	groups := make(map[string]progress) // of which only one route runs
 	for _, route := range routes {
 		inside := now
 		for _, n := range nodesOf(route) {
-			if handler, inside = w.actingIn(n, inside); handler != "" {
-				return handler, inside
-			}
+			inside = w.throughOne(n, inside, visit)
 		}
 		earlier, ok := groups[route.Group]
 		if route.Group == "" || !ok {
@@ -274,36 +320,35 @@ func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, 
 			now = now.and(inside)
 		}
 	}
-	return "", now
+	return now
 }
 
-func (w walk) actingIn(n node, now progress) (handler string, after progress) {
+func (w walk) throughOne(n node, now progress, visit func(n node, now progress)) progress {
+	visit(n, now)
 	switch n.Handler {
 	case "redlock":
-		now.locked = true
+		now.locked, now.rules = true, append(slices.Clip(now.rules), n.Name)
+	case "redlock_require":
+		now.required = n.required
 	case "rewrite":
 		now.own = n.rewritesToOwn(now.own)
-	case "reverse_proxy":
-		if !now.locked && !n.asksForOwn(now.own) {
-			return n.Handler, now
-		}
-	default:
-		if !now.own && !now.locked && !slices.Contains(harmless, n.Handler) {
-			return cmp.Or(n.Handler, "a handler"), now
-		}
 	}
 	for _, response := range n.HandleResponse {
-		if handler, _ = w.acting(response.Routes, now); handler != "" {
-			return handler, now
-		}
+		w.through(response.Routes, now, visit)
 	}
 	if n.Errors != nil {
-		if handler, _ = w.acting(n.Errors.Routes, now); handler != "" {
-			return handler, now
-		}
+		w.through(n.Errors.Routes, now, visit)
 	}
 	inside, inner := w.into(n)
-	return inside.acting(inner, now)
+	return inside.through(inner, now, visit)
+}
+
+// actsOn reports whether a handler may act on a request as its client has sent it, or on one for the error route's own page.
+func (n node) actsOn(own bool) bool {
+	if n.Handler == "reverse_proxy" {
+		return !n.asksForOwn(own)
+	}
+	return !own && !slices.Contains(harmless, n.Handler)
 }
 
 // rewritesToOwn reports whether a request is one for the error route's own page behind a rewrite.
@@ -322,8 +367,12 @@ func (n node) asksForOwn(own bool) bool {
 	if n.Transport.Protocol == protocolFastCGI && !isOwnPath(n.Transport.Env["REQUEST_URI"]) {
 		return false
 	}
-	authenticates := n.Rewrite.Method == http.MethodGet && isOwnPath(n.Rewrite.URI) // as forward_auth does, which keeps the query
-	return own || authenticates || n.Rewrite.URI != "" && n.withURI(n.Rewrite.URI).rewritesToOwn(false)
+	return own || n.authenticates() || n.Rewrite.URI != "" && n.withURI(n.Rewrite.URI).rewritesToOwn(false)
+}
+
+// authenticates reports whether a proxy asks whether a request may go on, as forward_auth does, which keeps the query.
+func (n node) authenticates() bool {
+	return n.Handler == "reverse_proxy" && n.Rewrite.Method == http.MethodGet && isOwnPath(n.Rewrite.URI)
 }
 
 func (n node) withURI(uri string) node {

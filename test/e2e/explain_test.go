@@ -111,3 +111,62 @@ func TestCaddyExplain(t *testing.T) {
 		}
 	}
 }
+
+// Without a URL, explain prints what stands before each handler that may act, and with a file of routes, what becomes of each.
+func TestCaddyExplainCoverage(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	config, routes := filepath.Join(folder, "Caddyfile"), filepath.Join(folder, "routes")
+	for file, text := range map[string]string{config: `pay.example.com {
+	redlock /orders/*/pay order:{path.1:int} {
+		name order
+	}
+	redlock_require {
+		except /login?next
+		except GET HEAD /health
+	}
+	reverse_proxy 127.0.0.1:1
+}
+http://open.example.com {
+	redlock /orders/*/pay order:{path.1:int}
+	reverse_proxy 127.0.0.1:1
+}
+`, routes: `# of the application
+GET|HEAD /orders/{order}
+POST /orders/{order}/pay
+POST /orders/<int:id>/refund
+PUT,PATCH /orders/:id
+POST /login
+`} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, 0, `:443 pay.example.com: reverse_proxy
+          the rules order and redlock_require before it; GET, HEAD and OPTIONS without a body pass; except /login?next, GET HEAD /health
+:80 open.example.com: reverse_proxy
+          OPEN: the rules order:{path.1:int} and no redlock_require before it: a request that no matcher takes comes to it
+`},
+		{[]string{"--routes", routes, "https://pay.example.com"}, 0, `GET     /orders/{order}                          no lock
+HEAD    /orders/{order}                          no lock
+POST    /orders/{order}/pay                      order: locks order:1
+POST    /orders/<int:id>/refund                  refused 403 unlocked by redlock_require: no rule has taken a lock for it
+PUT     /orders/:id                              refused 403 unlocked by redlock_require: no rule has taken a lock for it
+PATCH   /orders/:id                              refused 403 unlocked by redlock_require: no rule has taken a lock for it
+POST    /login                                   no lock
+`},
+		{[]string{"-X", "POST", "https://pay.example.com/cart"}, 0, "refused   403 unlocked by redlock_require: no rule has taken a lock for it\n"},
+		{[]string{"-X", "POST", "https://pay.example.com/orders/1/pay"}, 0, "rule      redlock order\nkey       order:1\nif held   waits 0s, then 423\n"},
+		{[]string{"--routes", routes}, 1, "want the URL of the site"},
+	} {
+		text, code := output(t, caddyCommand(t, append([]string{"redlock", "explain", "--config", config}, test.args...)...))
+		if code != test.code || !strings.Contains(text, test.want) {
+			t.Errorf("%s: exit code %d\n%s\nwant\n%s", test.args, code, text, test.want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package caddycli
 
 import (
 	"encoding/json"
+	"io"
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -19,6 +20,8 @@ type Module struct {
 	// Masters returns what doctor needs to know of the settings of the app redlock, which may be absent.
 	Masters func(ctx caddy.Context, app json.RawMessage) (doctor.Settings, error)
 	Secrets explain.Secrets
+	// Coverage prints which handlers of a configuration may act, and what stands before them.
+	Coverage func(configuration []byte, out io.Writer) error
 }
 
 // Register adds the commands to Caddy.

@@ -13,7 +13,7 @@ import (
 
 // The handlers that are run when a request is explained, and those that are replaced by an empty response. Others are left out.
 var (
-	runHandlers      = []string{"authentication", "error", "headers", "invoke", "map", "redlock", "redlock_guard", "request_body", "rewrite", "static_response", "subroute", "vars"}
+	runHandlers      = []string{"authentication", "error", "headers", "invoke", "map", "redlock", "redlock_guard", "redlock_require", "request_body", "rewrite", "static_response", "subroute", "vars"}
 	replacedHandlers = []string{"file_server", "reverse_proxy"}
 )
 

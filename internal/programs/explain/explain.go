@@ -16,6 +16,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // Request is a request as it is given to the command.
@@ -31,8 +33,11 @@ type contextKey struct{}
 // Explanation collects what the rules report that a request reaches.
 type Explanation struct {
 	text     strings.Builder
-	rules    int
-	answered bool // by a handler
+	rules    []middleware.Explanation
+	names    []string            // of the rules
+	refusal  *middleware.Refusal // by redlock_require
+	dryRun   bool                // which refuses nothing
+	answered bool                // by a handler
 }
 
 // Of returns where a rule reports that a request has reached it, or nil if the request is served.
@@ -42,8 +47,8 @@ func Of(r *http.Request) *Explanation {
 }
 
 // Add reports a rule, with Caddy's names of the placeholders in its templates, and what it says of the request.
-func (e *Explanation) Add(rule string, placeholders []string, says fmt.Stringer) {
-	e.rules++
+func (e *Explanation) Add(rule string, placeholders []string, says middleware.Explanation) {
+	e.rules, e.names = append(e.rules, says), append(e.names, rule)
 	for _, name := range placeholders {
 		if guess := guessOf(name); guess != "" {
 			fmt.Fprintf(&e.text, "note      {%s} can't be known: %s\n", name, guess)
@@ -52,27 +57,33 @@ func (e *Explanation) Add(rule string, placeholders []string, says fmt.Stringer)
 	fmt.Fprintf(&e.text, "rule      redlock %s\n%v", rule, says)
 }
 
+// Rules returns what the rules say that the request has reached.
+func (e *Explanation) Rules() []middleware.Explanation { return e.rules }
+
+// Refuse reports that redlock_require refuses the request.
+func (e *Explanation) Refuse(refusal *middleware.Refusal, dryRun bool) {
+	e.refusal, e.dryRun = refusal, dryRun
+	fmt.Fprintf(&e.text, "refused   %s\n", e.refused())
+}
+
+// refused says how redlock_require refuses the request.
+func (e *Explanation) refused() string {
+	text := fmt.Sprintf("%d %s by redlock_require: %s", e.refusal.Status, e.refusal.Turn.Outcome, e.refusal.Turn.Detail)
+	if e.dryRun {
+		text += " (dry run: it is served)"
+	}
+	return text
+}
+
 // Run prints which rules of a configuration the request matches.
 func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) error {
 	r, err := asked.request()
 	if err != nil {
 		return err
 	}
-	config, notes, err := explainable(configuration, secrets)
+	servers, notes, err := load(configuration, r, secrets)
 	if err != nil {
 		return err
-	}
-	ctx, err := caddy.ProvisionContext(config)
-	if err != nil {
-		return err
-	}
-	app, err := ctx.App("http")
-	if err != nil {
-		return err
-	}
-	servers := serversOf(app.(*caddyhttp.App), r)
-	if len(servers) == 0 {
-		return fmt.Errorf("no server of the configuration listens on port %s", portOf(r))
 	}
 	for _, note := range append(asked.notes(r), notes...) {
 		fmt.Fprintf(out, "note      %s\n", note)
@@ -81,27 +92,47 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 	others := hidden(r)
 	endings := []*http.Request{withEnding(r, "/"), withEnding(r, ";x")} // which Express and others, and Java, serve as path
 	e, status := explain(servers, r)                                    // the handlers may change r
-	if e.rules == 0 {
+	if len(e.rules) == 0 && e.refusal == nil {
 		return fmt.Errorf("no redlock rule applies: no matcher matches this request, or another handler answered %d first", status)
 	}
 	for _, other := range endings {
 		variant := other.URL.Path
-		if reached, status := explain(servers, other); reached.rules < e.rules && !refused(reached, status) {
-			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, reached.rules, path)
+		if reached, status := explain(servers, other); len(reached.rules) < len(e.rules) && !refused(reached, status) {
+			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, len(reached.rules), path)
 		}
 	}
 	if _, err = io.WriteString(out, e.text.String()); err != nil {
 		return err
 	}
-	if names := slices.Sorted(slices.Values(reaching(servers, others, e.rules))); len(names) > 0 {
+	if names := slices.Sorted(slices.Values(reaching(servers, others, len(e.rules)))); len(names) > 0 {
 		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and no rule sees them: add the directive redlock_guard (docs/keys.md)\n          %s\n", path, strings.Join(names, "\n          "))
 	}
 	return err
 }
 
-// refused reports whether a request was refused before any rule, as redlock_guard does, and so reaches no upstream.
+// load returns the servers that a request may come to, and what was left out of them.
+func load(configuration []byte, r *http.Request, secrets Secrets) (servers []*caddyhttp.Server, notes []string, err error) {
+	config, notes, err := explainable(configuration, secrets)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, err := caddy.ProvisionContext(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	app, err := ctx.App("http")
+	if err != nil {
+		return nil, nil, err
+	}
+	if servers = serversOf(app.(*caddyhttp.App), r); len(servers) == 0 {
+		return nil, nil, fmt.Errorf("no server of the configuration listens on port %s", portOf(r))
+	}
+	return servers, notes, nil
+}
+
+// refused reports whether a request was refused before any rule, as redlock_guard does, or by redlock_require, and so reaches no upstream.
 func refused(e *Explanation, status int) bool {
-	return e.rules == 0 && e.answered && status >= http.StatusBadRequest
+	return (len(e.rules) == 0 || e.refusal != nil && !e.dryRun) && e.answered && status >= http.StatusBadRequest
 }
 
 // explain sends a request through the servers, and returns what the rules on its way report, and the status of the response.

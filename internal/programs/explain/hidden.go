@@ -38,7 +38,7 @@ func hidden(r *http.Request) map[string]*http.Request {
 func reaching(servers []*caddyhttp.Server, requests map[string]*http.Request, rules int) (names []string) {
 	for name, r := range requests {
 		e, status := explain(servers, r)
-		if e.rules < rules && e.answered && status < http.StatusBadRequest {
+		if len(e.rules) < rules && e.answered && status < http.StatusBadRequest {
 			names = append(names, name)
 		}
 	}

@@ -1,0 +1,259 @@
+package caddyredlock
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
+	"github.com/caddy-redlock/caddy-redlock/middleware"
+)
+
+func init() {
+	caddy.RegisterModule(Require{})
+	httpcaddyfile.RegisterDirective("redlock_require", parseRequire)
+	// Directly behind redlock, so that a site whose rules come later refuses everything, which is noticed at once. Directly before what
+	// serves, it would never be met by a proxy in a handle block, which nobody notices.
+	httpcaddyfile.RegisterDirectiveOrder("redlock_require", httpcaddyfile.Before, "push") // redlock is directly behind encode, which is before push
+}
+
+// Require serves a request that may change something only under the lock of a rule, and answers others with 403. So what no matcher of a rule
+// takes doesn't pass.
+//
+// The configuration is not loaded if a site that has it has another handler that may act and stands behind none. Refusals have the outcome
+// `unlocked`, and are logged, with method and path, and counted as those of the rule `require`.
+type Require struct {
+	middleware.Requirement
+
+	// Other modules' handlers, by their names, that pass requests on, or change nothing. Caddy's are known.
+	Harmless []string `json:"harmless,omitempty"`
+
+	required *middleware.Required
+	hideRule func() // from the metrics
+	lines    *notices.Queue[notices.Line]
+}
+
+// CaddyModule returns the Caddy module information.
+func (Require) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.redlock_require", New: func() caddy.Module { return new(Require) }}
+}
+
+// Provision checks the settings, and that the sites of its server have nothing that acts without it.
+func (q *Require) Provision(ctx caddy.Context) (err error) {
+	app, err := ctx.App("redlock")
+	if err != nil {
+		return fmt.Errorf("getting the redlock app: %w", err)
+	}
+	rule := middleware.Rule{Name: "require", OriginalURL: originalURL}
+	q.lines, rule.Logger = queuedLog(ctx)
+	rule.Observer, q.hideRule = series.Rule(rule.Name)
+	if q.required, err = middleware.NewRequired(rule, q.Requirement); err != nil {
+		return fmt.Errorf("redlock_require: %w", err)
+	}
+	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if !ok {
+		return nil
+	}
+	app.(*App).stripAll(ctx, server)
+	for _, a := range coverageOf(ctx, server) {
+		if a.site.has && a.by == nil {
+			return fmt.Errorf("redlock_require: %s serves requests that may change something, and stands behind no redlock_require: put one before it, in the same block; "+
+				"or, if it is another module's handler that only passes requests on: harmless %s (docs/keys.md#redlock_require)", a, a.handler)
+		}
+	}
+	return nil
+}
+
+// Cleanup ends the series, unless another configuration has them.
+func (q *Require) Cleanup() error {
+	if q.hideRule != nil {
+		q.hideRule()
+	}
+	if q.lines != nil {
+		q.lines.Close()
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Require)(nil)
+	_ caddy.CleanerUpper          = (*Require)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Require)(nil)
+	_ caddyfile.Unmarshaler       = (*Require)(nil)
+)
+
+// ServeHTTP serves the request unless it is refused.
+func (q *Require) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if e := explain.Of(r); e != nil {
+		if refusal := q.required.Expect(r, e.Rules()); refusal != nil {
+			e.Refuse(refusal, q.DryRun)
+			if !q.DryRun {
+				w.WriteHeader(refusal.Status)
+				return nil
+			}
+		}
+		return next.ServeHTTP(w, r)
+	}
+	if refusal := q.required.Check(r); refusal != nil {
+		return refuse(w, r, q, refusal)
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// parseRequire reads the directive, which takes no matcher: with a matcher for what needs no lock, another spelling would need none.
+func parseRequire(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+	q := new(Require)
+	if err := q.UnmarshalCaddyfile(h.Dispenser); err != nil {
+		return nil, err
+	}
+	return h.NewRoute(nil, q), nil
+}
+
+// UnmarshalCaddyfile sets up the handler from Caddyfile tokens:
+//
+//	redlock_require [<rule>...] {
+//		except [<method>...] <path>...
+//		<setting> <value>...
+//	}
+func (q *Require) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next() // the directive
+	q.Rules = d.RemainingArgs()
+	if i := slices.IndexFunc(q.Rules, func(name string) bool { return strings.ContainsAny(name[:min(1, len(name))], "@/*") }); i >= 0 {
+		return d.Errf("redlock_require %s: takes the names of rules, and no matcher: name the paths that need no lock with except", q.Rules[i])
+	}
+	known := settingsOf(d, &q.Requirement)
+	delete(known, "rules")
+	known["except"] = func() error {
+		q.Except = append(q.Except, strings.Join(d.RemainingArgs(), " "))
+		return nil
+	}
+	known["harmless"] = func() error {
+		q.Harmless = append(q.Harmless, d.RemainingArgs()...)
+		return nil
+	}
+	if _, err := block(d, known, "except"); err != nil {
+		return err
+	}
+	if _, err := middleware.NewRequired(middleware.Rule{}, q.Requirement); err != nil {
+		return d.WrapErr(err)
+	}
+	return nil
+}
+
+// covered is a handler that may act, and what stands before it.
+type covered struct {
+	site    *coveredSite
+	errors  bool // it serves errors
+	handler string
+	by      *Require // that stands before it; nil for none
+	rules   []string // that may have taken a request before it
+}
+
+type coveredSite struct {
+	host     string
+	has      bool // a redlock_require
+	harmless []string
+}
+
+// String names the handler.
+func (a covered) String() string {
+	where := cmp.Or(a.site.host, "any host")
+	if a.errors {
+		where += ": handle_errors"
+	}
+	return where + ": " + a.handler
+}
+
+// coverageOf returns the handlers of a server that may act, for each kind of host. An error route may serve a page of its own. What stands before a
+// handler in another block doesn't count, nor what has a matcher.
+func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered) {
+	w := walk{server: server}
+	var errorRoutes caddyhttp.RouteList
+	if server.Errors != nil {
+		errorRoutes = server.Errors.Routes
+	}
+	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
+	for _, host := range hostsOf(slices.Concat(primary, failed)) {
+		site := &coveredSite{host: host}
+		find := func(n node, _ progress) {
+			if n.required != nil {
+				site.has, site.harmless = true, append(site.harmless, n.required.Harmless...)
+			}
+		}
+		w.through(reached(primary, host), progress{}, find)
+		w.through(reached(failed, host), progress{}, find)
+		add := func(errors bool) func(n node, now progress) {
+			return func(n node, now progress) {
+				if errors && !n.actsOn(now.own) || !n.actsOn(false) && (n.Handler != "reverse_proxy" || n.authenticates()) || slices.Contains(site.harmless, n.Handler) {
+					return
+				}
+				all = append(all, covered{site, errors, cmp.Or(n.Handler, "a handler"), now.required, now.rules})
+			}
+		}
+		w.through(reached(primary, host), progress{}, add(false))
+		w.through(reached(failed, host), progress{}, add(true))
+	}
+	return all
+}
+
+// writeCoverage prints what of a configuration may act, and what stands before it.
+func writeCoverage(configuration []byte, out io.Writer) error {
+	var parsed struct {
+		Apps struct {
+			HTTP struct {
+				Servers map[string]*caddyhttp.Server `json:"servers"`
+			} `json:"http"`
+		} `json:"apps"`
+	}
+	if err := json.Unmarshal(configuration, &parsed); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	servers := parsed.Apps.HTTP.Servers
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		for _, a := range coverageOf(caddy.Context{}, servers[name]) {
+			if _, err := fmt.Fprintf(out, "%s %s\n          %s\n", strings.Join(servers[name].Listen, " "), a, a.says()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// says tells which requests come to the handler.
+func (a covered) says() string {
+	rules := "no rule"
+	if len(a.rules) > 0 {
+		rules = "the rules " + strings.Join(a.rules, ", ")
+	}
+	if a.by == nil {
+		return "OPEN: " + rules + " and no redlock_require before it: a request that no matcher takes comes to it"
+	}
+	text := rules + " and redlock_require before it"
+	for _, more := range []struct {
+		when bool
+		text string
+	}{
+		{a.by.DryRun, "OPEN: dry_run"},
+		{!a.by.All, "GET, HEAD and OPTIONS without a body pass"},
+		{len(a.by.Rules) > 0, "locks of " + strings.Join(a.by.Rules, ", ")},
+		{len(a.by.Except) > 0, "except " + strings.Join(a.by.Except, ", ")},
+		{a.by.OnMissingKey == middleware.Pass, "without a key, too"},
+	} {
+		if more.when {
+			text += "; " + more.text
+		}
+	}
+	return text
+}
