@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -209,7 +210,7 @@ func TestLoss(t *testing.T) {
 		h.close()
 	}
 	h := post(t, client, "/v1/lock", `{"key":"k"}`)
-	if err := locker.ForceUnlock(t.Context(), "k", h.first().Fence); err != nil {
+	if err := inspect.Force(t.Context(), locker, "k", 0, h.first().Fence); err != nil {
 		t.Fatal(err)
 	}
 	for {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 type request struct {
@@ -173,7 +174,7 @@ func TestTurnBrokenOff(t *testing.T) {
 		_ = lock.Unlock()
 		t.Fatal("the lock was released")
 	}
-	if err := locker.ForceUnlock(t.Context(), "broken", first.Fence); err != nil {
+	if err := inspect.Force(t.Context(), locker, "broken", 0, first.Fence); err != nil {
 		t.Fatal(err)
 	}
 }

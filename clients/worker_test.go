@@ -20,6 +20,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // languages are the programs that run worker_test in their folders, which all understand and print the same.
@@ -247,7 +248,7 @@ func TestClientLoses(t *testing.T) {
 		"killed":  func(_ *testing.T, a *realAgent, _ uint64) { _ = a.process.Kill() },
 		"stopped": func(_ *testing.T, a *realAgent, _ uint64) { _ = a.process.Signal(syscall.SIGSTOP) },
 		"forced": func(t *testing.T, a *realAgent, fence uint64) {
-			if err := a.locker.ForceUnlock(t.Context(), "k", fence); err != nil {
+			if err := inspect.Force(t.Context(), a.locker, "k", 0, fence); err != nil {
 				t.Error(err)
 			}
 		},

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 const (
@@ -44,7 +45,7 @@ func (h *handler) locks(w http.ResponseWriter, parameters map[string]string) *Pr
 }
 
 func (h *handler) inspect(w http.ResponseWriter, r *http.Request, key string, slot int) *Problem {
-	seen, err := inspect(r.Context(), h.lockers(), key, slot)
+	seen, err := inspectKey(r.Context(), h.lockers(), key, slot)
 	if err != nil {
 		return err
 	}
@@ -76,9 +77,9 @@ func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Pr
 	return nil
 }
 
-// inspect returns a slot of the key, or with anySlot the key, as the masters of each locker see it. If nobody knows it, or too few
+// inspectKey returns a slot of the key, or with anySlot the key, as the masters of each locker see it. If nobody knows it, or too few
 // masters answer, that is a problem.
-func inspect(ctx context.Context, lockers []*redlock.Locker, key string, slot int) (*Inspection, *Problem) {
+func inspectKey(ctx context.Context, lockers []*redlock.Locker, key string, slot int) (*Inspection, *Problem) {
 	all, partial := Inspection{Key: key}, Inspection{Key: key}
 	var failure error
 	known := make(map[string]bool) // that have answered
@@ -119,17 +120,17 @@ func noQuorum(err error) *Problem {
 func release(ctx context.Context, lockers []*redlock.Locker, key string, slot int, fence uint64) *Problem {
 	var failure error
 	for _, l := range lockers {
-		switch err := l.ForceUnlockSlot(ctx, key, slot, fence); {
+		switch err := inspect.Force(ctx, l, key, slot, fence); {
 		case err == nil:
 			return nil
-		case !errors.Is(err, redlock.ErrFenceChanged) && !errors.Is(err, redlock.ErrClosed):
+		case !errors.Is(err, inspect.ErrFenceChanged) && !errors.Is(err, redlock.ErrClosed):
 			failure = errors.Join(failure, err)
 		}
 	}
 	if failure != nil {
 		return noQuorum(failure)
 	}
-	seen, err := inspect(ctx, lockers, key, anySlot)
+	seen, err := inspectKey(ctx, lockers, key, anySlot)
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func forget(ctx context.Context, lockers []*redlock.Locker, key string) (*Forgot
 	all, done := Forgotten{Key: key}, false
 	var failure, held error
 	for _, l := range lockers {
-		left, err := l.Forget(ctx, key)
+		left, err := inspect.Forget(ctx, l, key)
 		for _, m := range left {
 			if trouble := (MasterTrouble{Name: m.Master, Error: m.Err.Error()}); !slices.Contains(all.Left, trouble) {
 				all.Left = append(all.Left, trouble)

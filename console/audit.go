@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // asOperator returns the context of a request with who has sent it, which the log of the holder shows.
@@ -13,7 +14,7 @@ func (h *handler) asOperator(r *http.Request) context.Context {
 	if user := h.user(r); user != "" {
 		who = user + " at " + who
 	}
-	return redlock.AskedBy(r.Context(), who)
+	return inspect.AskedBy(r.Context(), who)
 }
 
 // audit writes the line that stays of what an operator has done, or tried to.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // folded leaves out the key of a delivery where another one of its request is there, unless somebody waits for it.
@@ -29,7 +30,7 @@ func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
 }
 
 // turnOf returns nil if nothing is told.
-func turnOf(told *redlock.Turn) *Turn {
+func turnOf(told *inspect.Turn) *Turn {
 	if told == nil {
 		return nil
 	}

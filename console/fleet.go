@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // processes serves the list of all processes that share masters with this one.
@@ -30,7 +31,7 @@ func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 			continue
 		}
 		asked[keyspace] = true
-		known, err := l.Processes(ctx)
+		known, err := inspect.Processes(ctx, l)
 		all.Error = cmp.Or(all.Error, text(err))
 		for _, p := range known {
 			p.Since, p.Seen = utc(p.Since), utc(p.Seen)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // Status is the response of GET /masters. Its status code is 200; with ?ready, for health checks, it is 503 unless Ready.
@@ -44,7 +45,7 @@ type Processes struct {
 
 // Process is a process that shares masters with this one.
 type Process struct {
-	redlock.Process
+	inspect.Process
 	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer than two seconds: it has ended, hangs, or is cut off from the masters
 	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
 	Disagreement  *Disagreement `json:"disagreement,omitempty"`

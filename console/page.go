@@ -108,7 +108,7 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[st
 		if slot != anySlot {
 			v.Slot = &slot
 		}
-		v.Inspection, v.Problem = inspect(r.Context(), lockers, v.Key, slot)
+		v.Inspection, v.Problem = inspectKey(r.Context(), lockers, v.Key, slot)
 	} else {
 		keys := keysOf(lockers, v.Prefix)
 		if v.Sort = parameters["sort"]; v.Sort != byKey && v.After == "" {

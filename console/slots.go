@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // anySlot stands for all slots of a key.
@@ -30,14 +31,14 @@ func slotOf(parameters map[string]string) (int, *Problem) {
 // inspectLocker returns what the masters of a locker see. It may do so with an error, too.
 func inspectLocker(ctx context.Context, l *redlock.Locker, key string, slot int) (*InspectedLocker, error) {
 	if slot != anySlot {
-		seen, err := l.InspectSlot(ctx, key, slot)
+		seen, err := inspect.Slot(ctx, l, key, slot)
 		if seen == nil {
 			return nil, err
 		}
 		shown := inspected(seen)
 		return &shown, err
 	}
-	slots, err := l.InspectSlots(ctx, key)
+	slots, err := inspect.Slots(ctx, l, key)
 	if len(slots) == 0 {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 func statusOf(lockers []*redlock.Locker) Status {
@@ -138,7 +139,7 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 // hrefOf returns the URL of a key's Inspection, relative to that of the handler.
 func hrefOf(key string) string { return "locks?" + url.Values{"key": {key}}.Encode() }
 
-func inspected(seen *redlock.Inspection) InspectedLocker {
+func inspected(seen *inspect.View) InspectedLocker {
 	l := InspectedLocker{
 		Slot:       seen.Slot,
 		Held:       seen.Held,
@@ -170,7 +171,7 @@ func inspected(seen *redlock.Inspection) InspectedLocker {
 }
 
 // resultOf returns nil if nothing is remembered.
-func resultOf(seen redlock.InspectedResult) *Result {
+func resultOf(seen inspect.Result) *Result {
 	if seen.Fence == 0 {
 		return nil
 	}

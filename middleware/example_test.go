@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // newExampleLocker has a master in memory, so that the examples run without a server. In production, use the URLs of three or
@@ -327,7 +328,7 @@ func ExampleDelivery_Key() {
 	done.ServeHTTP(httptest.NewRecorder(), deliver)
 
 	key := middleware.Delivery{Keys: []string{"charge:ch_7"}, ID: "evt_1", Host: "example.com"}.Key()
-	state, err := locker.Inspect(context.Background(), key)
+	state, err := inspect.Key(context.Background(), locker, key)
 	fmt.Println(state.Remembered, err)
 	// Output: true <nil>
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 func TestMain(m *testing.M) {
@@ -63,7 +64,7 @@ func hold(t *testing.T, l *redlock.Locker, key string) {
 func force(t *testing.T, l *redlock.Locker, r *http.Request) {
 	t.Helper()
 	turn, _ := middleware.TurnFromContext(r.Context())
-	if err := l.ForceUnlock(context.Background(), turn.Key, turn.Lock.Fence()); err != nil {
+	if err := inspect.Force(context.Background(), l, turn.Key, 0, turn.Lock.Fence()); err != nil {
 		t.Error(err)
 	}
 }

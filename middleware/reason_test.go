@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -141,7 +142,7 @@ func TestUserIsTheScope(t *testing.T) {
 		pay("Authorization", "Ann")
 		pay("Authorization", "Bearer 1", "Verified-User", "ann")
 		c.requireRuns(t, 3)
-		if _, err := l.Forget(t.Context(), middleware.Delivery{ID: name, Host: "127.0.0.1", User: "Ann"}.Key()); err != nil {
+		if _, err := inspect.Forget(t.Context(), l, middleware.Delivery{ID: name, Host: "127.0.0.1", User: "Ann"}.Key()); err != nil {
 			t.Error(err)
 		}
 	}

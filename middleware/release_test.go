@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // blockedLog is a log that takes no line until it is released, as one whose pipe nobody reads.
@@ -46,8 +47,8 @@ func TestReleasedBeforeLogged(t *testing.T) {
 				t.Error("the delivery isn't locked by this key")
 			}
 			eventually(t, "it is released by force", func() bool { // Unlock will report it
-				err := other.ForceUnlock(t.Context(), turn.Key, turn.Lock.Fence())
-				if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, redlock.ErrFenceChanged) {
+				err := inspect.Force(t.Context(), other, turn.Key, 0, turn.Lock.Fence())
+				if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, inspect.ErrFenceChanged) {
 					t.Error(err)
 				}
 				return err == nil || turn.Lock.Err() != nil // the reply was late on a busy machine

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // cashier answers each request anew, so that a replay can be told from another run.
@@ -287,7 +288,7 @@ func TestScope(t *testing.T) {
 		t.Error("one client got the response of another")
 	}
 	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
-	if forgotten, err := l.Forget(t.Context(), middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Host: "127.0.0.1", Scope: "Bearer Ann"}.Key()); err != nil {
+	if forgotten, err := inspect.Forget(t.Context(), l, middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Host: "127.0.0.1", Scope: "Bearer Ann"}.Key()); err != nil {
 		t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
 	}
 	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusUnauthorized, "missing_scope")

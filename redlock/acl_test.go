@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // asUser makes a user with these rights on servers that don't know the scripts yet, and gives its URLs.
@@ -139,7 +140,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 	if _, err := other.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
 		complain(errors.Join(errors.New("the second locker"), err))
 	}
-	if seen, err := other.Inspect(t.Context(), "key"); err != nil || seen.Holder != l.Instance() || seen.Fence != lock.Fence() {
+	if seen, err := inspect.Key(t.Context(), other, "key"); err != nil || seen.Holder != l.Instance() || seen.Fence != lock.Fence() {
 		complain(fmt.Errorf("inspected: %+v, %w", seen, err))
 	}
 	via := redlock.ViaPolled
@@ -179,7 +180,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 	}
 	if lock, err := l.TryLock(t.Context(), "key"); err != nil {
 		complain(err)
-	} else if err := other.ForceUnlock(t.Context(), "key", lock.Fence()); err != nil {
+	} else if err := inspect.Force(t.Context(), other, "key", 0, lock.Fence()); err != nil {
 		complain(fmt.Errorf("released by force: %w", err))
 	} else if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) && !errors.Is(err, redlock.ErrExpired) {
 		complain(fmt.Errorf("unlocked after a forced release: %w", err))

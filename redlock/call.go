@@ -839,7 +839,7 @@ func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state)
 	if !c.reporter.traces() {
 		return
 	}
-	event := Attempt{Token: shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
+	event := Attempt{Token: protocol.Shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
 	if err == nil {
 		event.Fence = uint64(a.Fence)
 	}

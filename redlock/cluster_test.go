@@ -19,6 +19,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // onCluster returns a Locker whose only master is a cluster.
@@ -51,15 +52,15 @@ func TestClusterInspects(t *testing.T) {
 	a, b := onCluster(t, nodes, append(opts, redlock.WithInstance("a"))...), onCluster(t, nodes, opts...)
 	for _, key := range oddKeys {
 		held := mustLock(t, a, key)
-		if seen := inspect(t, b, key); !seen.Held || seen.Holder != "a" || seen.Fence != held.Fence() {
+		if seen := mustInspect(t, b, key); !seen.Held || seen.Holder != "a" || seen.Fence != held.Fence() {
 			t.Errorf("%q: %+v", key, seen)
 		}
-		if err := b.ForceUnlock(t.Context(), key, held.Fence()); err != nil {
+		if err := inspect.Force(t.Context(), b, key, 0, held.Fence()); err != nil {
 			t.Errorf("force %q: %v", key, err)
 		}
 		_ = held.Unlock()
 		fence := leaveResult(t, b, key, "paid")
-		if seen := inspect(t, a, key); seen.Held || !seen.Remembered || seen.Result.Fence != fence || seen.Result.Bytes != len("paid") {
+		if seen := mustInspect(t, a, key); seen.Held || !seen.Remembered || seen.Result.Fence != fence || seen.Result.Bytes != len("paid") {
 			t.Errorf("%q: %+v", key, seen)
 		}
 	}

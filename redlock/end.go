@@ -18,7 +18,7 @@ const (
 	EndGone        End = "gone"        // by Unlock, but the masters' replies to the release say that they had lost the lock before
 	EndExpired     End = "expired"     // the lock's validity was over, because no quorum had renewed it
 	EndTaken       End = "taken"       // the masters refused to renew the lock: others have its key on so many masters that no quorum is left
-	EndForced      End = "forced"      // by ForceUnlock
+	EndForced      End = "forced"      // by inspect.Force
 	EndMaxHold     End = "max_hold"    // by WithMaxHold
 	EndClosed      End = "closed"      // by Close
 )

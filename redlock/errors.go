@@ -24,7 +24,7 @@ var (
 	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
 	// *UnreadableError; only calls with WithRecall return it.
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
-	// ErrNotRemembered is the error of Forget if no result is remembered for the key, and of Once, OncePer, UnlockWith and UnlockDone if the work was
+	// ErrNotRemembered is the error of inspect.Forget if no result is remembered for the key, and of Once, OncePer, UnlockWith and UnlockDone if the work was
 	// done, but fewer than a quorum of the masters have confirmed that they know it.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
@@ -53,11 +53,8 @@ var (
 	ErrLost = errors.New("redlock: lease lost")
 	// ErrMaxHold is ErrLost for a lock that was held for as long as WithMaxHold allows. It matches ErrLost.
 	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
-	// ErrForced is ErrLost for a lock that somebody has released with ForceUnlock. It matches ErrLost.
+	// ErrForced is ErrLost for a lock that somebody has released by force: see package inspect. It matches ErrLost.
 	ErrForced = fmt.Errorf("%w: released by force", ErrLost)
-	// ErrFenceChanged is the error of ForceUnlock if the key is free, if a lock with another fencing token has it, or if the masters have forgotten
-	// the fencing token. Nothing was released then.
-	ErrFenceChanged = errors.New("redlock: no lock with this fencing token is known to have the key")
 	// ErrClosed means that the Locker is closed. If Close frees a lock, ErrClosed is also the cause with which the lock's contexts end.
 	ErrClosed = link.ErrClosed
 	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may

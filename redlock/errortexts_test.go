@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestErrorTexts: errors name the label of a lock, and not its key, and say once that they are of this package.
@@ -65,15 +66,15 @@ func TestErrorTexts(t *testing.T) {
 		<-ctx.Done()
 		return errors.Join(errors.New("the work"), context.Cause(ctx))
 	}, with(redlock.WithMaxHold(time.Millisecond))...))
-	require("release by force", l.ForceUnlock(ctx, key, 1))
-	_, err = l.Forget(ctx, key)
+	require("release by force", inspect.Force(ctx, l, key, 0, 1))
+	_, err = inspect.Forget(ctx, l, key)
 	require("forget", err)
 	mustClose(t, l)
 	require("a Locker that is closed", freed(l.Lock(ctx, key, with()...)))
 
 	dead := newLocker(t, []string{"redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"})
 	require("dead masters", freed(dead.TryLock(ctx, key, with()...)), label)
-	_, err = dead.Inspect(ctx, key)
+	_, err = inspect.Key(ctx, dead, key)
 	require("Inspect on dead masters", err)
 	young := lockerOn(t, dialAll(t, redistest.URLs(redistest.Start(t, 1))), redlock.WithRestartGuard(longTTL+time.Second))
 	require("masters that have restarted", freed(young.Lock(ctx, key, with(redlock.WithWait(5*time.Second))...)), label, "restarted")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -23,8 +24,8 @@ func TestProcessesAreKnown(t *testing.T) {
 		longer := process("longer", net.Pick(0, 1, 2), redlock.WithMaxTTL(2*simTTL))
 		other := process("other", net.Pick(2, 3, 4))
 
-		all := func(l *redlock.Locker) []redlock.Process {
-			known, err := l.Processes(t.Context())
+		all := func(l *redlock.Locker) []inspect.Process {
+			known, err := inspect.Processes(t.Context(), l)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,11 +108,11 @@ func TestProcessesWithoutQuorum(t *testing.T) {
 		one := simLocker(t, net.Masters(), redlock.WithInstance("one"))
 		lockUnlock(t, one, "key")
 		net.Servers[0].Kill()
-		if known, err := one.Processes(t.Context()); err != nil || len(known) != 1 || !known[0].Own {
+		if known, err := inspect.Processes(t.Context(), one); err != nil || len(known) != 1 || !known[0].Own {
 			t.Errorf("with two of three masters: %+v, %v", known, err)
 		}
 		net.Servers[1].Kill()
-		if known, err := one.Processes(t.Context()); !errors.Is(err, redlock.ErrNoQuorum) || len(known) != 1 {
+		if known, err := inspect.Processes(t.Context(), one); !errors.Is(err, redlock.ErrNoQuorum) || len(known) != 1 {
 			t.Errorf("with one of three masters: %+v, %v", known, err)
 		}
 	})

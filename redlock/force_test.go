@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -17,14 +18,14 @@ func TestForceUnlock(t *testing.T) {
 	onDeployments(t, func(t *testing.T, process func(string) *redlock.Locker) {
 		a, b := process("a"), process("b")
 		for _, key := range oddKeys[:7] {
-			if err := b.ForceUnlock(t.Context(), key, 1); !errors.Is(err, redlock.ErrFenceChanged) {
+			if err := inspect.Force(t.Context(), b, key, 0, 1); !errors.Is(err, inspect.ErrFenceChanged) {
 				t.Errorf("a free key: %v", err)
 			}
 			held := mustLock(t, a, key)
-			if err := b.ForceUnlock(t.Context(), key, held.Fence()-1); !errors.Is(err, redlock.ErrFenceChanged) {
+			if err := inspect.Force(t.Context(), b, key, 0, held.Fence()-1); !errors.Is(err, inspect.ErrFenceChanged) {
 				t.Errorf("the fence of an earlier lock: %v", err)
 			}
-			if !inspect(t, b, key).Held || held.Err() != nil {
+			if !mustInspect(t, b, key).Held || held.Err() != nil {
 				t.Error("released although the fence was another's")
 			}
 			waited := make(chan *redlock.Lock)
@@ -41,7 +42,7 @@ func TestForceUnlock(t *testing.T) {
 			if err := held.Unlock(); !errors.Is(err, redlock.ErrForced) || !errors.Is(err, redlock.ErrLost) || !errors.Is(err, redlock.ErrExpired) {
 				t.Errorf("the holder's Unlock: %v", err)
 			}
-			if err := b.ForceUnlock(t.Context(), key, held.Fence()); !errors.Is(err, redlock.ErrFenceChanged) {
+			if err := inspect.Force(t.Context(), b, key, 0, held.Fence()); !errors.Is(err, inspect.ErrFenceChanged) {
 				t.Errorf("the same again: %v", err)
 			}
 			if next.Err() != nil {
@@ -54,7 +55,7 @@ func TestForceUnlock(t *testing.T) {
 
 func mustForce(t *testing.T, l *redlock.Locker, key string, fence uint64) {
 	t.Helper()
-	if err := l.ForceUnlock(t.Context(), key, fence); err != nil {
+	if err := inspect.Force(t.Context(), l, key, 0, fence); err != nil {
 		t.Fatalf("force: %v", err)
 	}
 }
@@ -71,7 +72,7 @@ func TestForcedStaysFree(t *testing.T) {
 		}
 		mustForce(t, other, "y", all.Fence())
 		for end := time.Now().Add(2 * simTTL); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			if seen := inspect(t, other, "y"); seen.Held {
+			if seen := mustInspect(t, other, "y"); seen.Held {
 				t.Fatalf("held again: %+v", seen)
 			}
 		}
@@ -103,10 +104,10 @@ func TestForceInOneProcess(t *testing.T) {
 		}
 		second := <-waited
 		_ = first.Unlock()
-		if err := l.ForceUnlock(t.Context(), "key", first.Fence()); !errors.Is(err, redlock.ErrFenceChanged) {
+		if err := inspect.Force(t.Context(), l, "key", 0, first.Fence()); !errors.Is(err, inspect.ErrFenceChanged) {
 			t.Errorf("the first one's fence again: %v", err)
 		}
-		requireHolder(t, inspect(t, l, "key"), l.Instance(), second)
+		requireHolder(t, mustInspect(t, l, "key"), l.Instance(), second)
 		mustUnlock(t, second)
 		net.RequireNoKeys(t)
 	})
@@ -118,7 +119,7 @@ func TestForceWithIllMasters(t *testing.T) {
 		l, other := simLocker(t, net.Masters()), simLocker(t, net.Masters())
 		lock := mustLock(t, l, "key")
 		net.Servers[0].Hang()
-		mustForce(t, other, "key", inspect(t, other, "key").Fence) // the lock's own may be on the one that hangs alone
+		mustForce(t, other, "key", mustInspect(t, other, "key").Fence) // the lock's own may be on the one that hangs alone
 		net.Servers[0].Resume()
 		net.RequireNoKeys(t)
 		if cause := ended(t, lock.Context()); cause != redlock.ErrForced {
@@ -126,15 +127,15 @@ func TestForceWithIllMasters(t *testing.T) {
 		}
 
 		lock = mustLock(t, l, "key")
-		fence := inspect(t, other, "key").Fence
+		fence := mustInspect(t, other, "key").Fence
 		net.Servers[0].Kill()
 		net.Servers[1].Kill()
-		if err := other.ForceUnlock(t.Context(), "key", fence); !errors.Is(err, redlock.ErrNoQuorum) {
+		if err := inspect.Force(t.Context(), other, "key", 0, fence); !errors.Is(err, redlock.ErrNoQuorum) {
 			t.Errorf("with one master of three: %v", err)
 		}
 		_ = lock.Unlock()
 		mustClose(t, other)
-		if err := other.ForceUnlock(t.Context(), "key", fence); err != redlock.ErrClosed {
+		if err := inspect.Force(t.Context(), other, "key", 0, fence); err != redlock.ErrClosed {
 			t.Errorf("after Close: %v", err)
 		}
 	})
@@ -163,7 +164,7 @@ func TestForceRacesWithRenewals(t *testing.T) {
 					}
 					last = lock.Fence()
 					time.Sleep(time.Duration(4*i+nth) * time.Millisecond)
-					if err := other.ForceUnlock(t.Context(), key, last); err != nil {
+					if err := inspect.Force(t.Context(), other, key, 0, last); err != nil {
 						t.Errorf("force: %v", err)
 					}
 					forced := time.Now()
@@ -190,7 +191,7 @@ func TestForceWithoutTheMasterOfItsFence(t *testing.T) {
 		}
 		net.Servers[1].Hang()
 		shown := lock.Fence() + 1
-		if err := l.ForceUnlock(t.Context(), "key", lock.Fence()); !errors.Is(err, redlock.ErrFenceChanged) || !strings.Contains(err.Error(), strconv.FormatUint(shown, 10)) {
+		if err := inspect.Force(t.Context(), l, "key", 0, lock.Fence()); !errors.Is(err, inspect.ErrFenceChanged) || !strings.Contains(err.Error(), strconv.FormatUint(shown, 10)) {
 			t.Errorf("with a fence that no other master has: %v", err)
 		}
 		mustForce(t, l, "key", shown)
@@ -208,7 +209,7 @@ func TestForceWithForgottenFence(t *testing.T) {
 			s.SetFence("key", 0)
 		}
 		for _, fence := range []uint64{0, lock.Fence()} {
-			if err := l.ForceUnlock(t.Context(), "key", fence); !errors.Is(err, redlock.ErrFenceChanged) || !strings.Contains(err.Error(), "forgotten") {
+			if err := inspect.Force(t.Context(), l, "key", 0, fence); !errors.Is(err, inspect.ErrFenceChanged) || !strings.Contains(err.Error(), "forgotten") {
 				t.Errorf("fence %d: %v", fence, err)
 			}
 		}

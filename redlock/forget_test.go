@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -16,13 +17,13 @@ func TestInspectResult(t *testing.T) {
 	onDeployments(t, func(t *testing.T, process func(string) *redlock.Locker) {
 		a, b := process("a"), process("b")
 		for i, key := range oddKeys[:7] {
-			if seen := inspect(t, b, key); seen.Remembered || seen.Result != (redlock.InspectedResult{}) {
+			if seen := mustInspect(t, b, key); seen.Remembered || seen.Result != (inspect.Result{}) {
 				t.Fatalf("before: %+v", seen)
 			}
 			result := strings.Repeat("x", i*i*1000)
 			fence := leaveResult(t, a, key, result)
 			time.Sleep(time.Second)
-			seen := inspect(t, b, key)
+			seen := mustInspect(t, b, key)
 			whole := seen.Result
 			if !seen.Remembered || seen.Held || whole.Fence != fence || whole.Bytes != len(result) || whole.Keep <= time.Hour-2*time.Second || whole.Keep > time.Hour-time.Second {
 				t.Errorf("%q: %+v, want %d bytes of fence %d for an hour but a second", key, seen, len(result), fence)
@@ -50,13 +51,13 @@ func leaveResult(t *testing.T, l *redlock.Locker, key, result string) (fence uin
 	})
 	eventually(t, bound, "all masters remember the result", func() bool {
 		_, _ = l.TryLock(t.Context(), key, redlock.WithRecall()) // hands it to one that didn't answer in time
-		return seenBy(inspect(t, l, key), lock.Fence()) == len(l.Status().Masters)
+		return seenBy(mustInspect(t, l, key), lock.Fence()) == len(l.Status().Masters)
 	})
 	return lock.Fence()
 }
 
 // seenBy returns how many masters remember the result of the lock with this fence.
-func seenBy(seen *redlock.Inspection, fence uint64) (n int) {
+func seenBy(seen *inspect.View, fence uint64) (n int) {
 	for _, m := range seen.Masters {
 		if m.Result.Fence == fence {
 			n++
@@ -73,15 +74,15 @@ func TestInspectResultOfFew(t *testing.T) {
 		second := leaveResult(t, l, "k", "the second")
 		net.Servers[0].SetResult("k", "first", first, time.Hour)
 		net.Servers[2].SetResult("k", "the second", second, time.Minute)
-		if seen := inspect(t, l, "k"); !seen.Remembered || seen.Result.Fence != second || seen.Result.Bytes != len("the second") || seen.Result.Keep > time.Minute || seen.Masters[0].Result.Fence != first {
+		if seen := mustInspect(t, l, "k"); !seen.Remembered || seen.Result.Fence != second || seen.Result.Bytes != len("the second") || seen.Result.Keep > time.Minute || seen.Masters[0].Result.Fence != first {
 			t.Errorf("two of three: %+v", seen)
 		}
 		net.Servers[1].SetResult("k", "", 0, 0)
-		if seen := inspect(t, l, "k"); seen.Remembered || seen.Result.Fence != second || seen.Result.Keep > time.Minute || seen.Masters[1].Result.Fence != 0 {
+		if seen := mustInspect(t, l, "k"); seen.Remembered || seen.Result.Fence != second || seen.Result.Keep > time.Minute || seen.Masters[1].Result.Fence != 0 {
 			t.Errorf("one of three: %+v", seen)
 		}
 		net.Servers[2].Kill()
-		if seen := inspect(t, l, "k"); seen.Remembered || seen.Result.Fence != first || seen.Masters[2].Err == nil {
+		if seen := mustInspect(t, l, "k"); seen.Remembered || seen.Result.Fence != first || seen.Masters[2].Err == nil {
 			t.Errorf("an older one on one of two: %+v", seen)
 		}
 	})
@@ -90,7 +91,7 @@ func TestInspectResultOfFew(t *testing.T) {
 // forget has a result forgotten, on all masters.
 func forget(t testing.TB, l *redlock.Locker, key string) error {
 	t.Helper()
-	left, err := l.Forget(t.Context(), key)
+	left, err := inspect.Forget(t.Context(), l, key)
 	if left != nil {
 		t.Errorf("%v may remember it", left)
 	}
@@ -110,14 +111,14 @@ func TestForget(t *testing.T) {
 			if err := forget(t, b, key); !errors.Is(err, redlock.ErrHeld) {
 				t.Errorf("while the key is held: %v", err)
 			}
-			if seen := inspect(t, b, key); seen.Result.Fence != fence || !seen.Remembered {
+			if seen := mustInspect(t, b, key); seen.Result.Fence != fence || !seen.Remembered {
 				t.Errorf("forgotten while the key is held: %+v", seen)
 			}
 			mustUnlock(t, held)
 			if err := forget(t, b, key); err != nil {
 				t.Errorf("when the key is free: %v", err)
 			}
-			if seen := inspect(t, a, key); seen.Remembered || seen.Result.Fence != 0 || seen.Held {
+			if seen := mustInspect(t, a, key); seen.Remembered || seen.Result.Fence != 0 || seen.Held {
 				t.Errorf("after Forget: %+v", seen)
 			}
 			mustUnlock(t, mustLock(t, a, key, redlock.WithRecall()))
@@ -149,7 +150,7 @@ func TestForgetWithIllMasters(t *testing.T) {
 			}
 		}
 		net.Servers[0].Hang()
-		left, err := l.Forget(t.Context(), "a")
+		left, err := inspect.Forget(t.Context(), l, "a")
 		if err != nil || len(left) != 1 || left[0].Master != "sim://0" || !strings.Contains(left[0].Err.Error(), "no reply") {
 			t.Errorf("with one master that hangs: %v, %v", left, err)
 		}
@@ -171,14 +172,14 @@ func TestForgetWithIllMasters(t *testing.T) {
 
 		net.Servers[1].Kill()
 		net.Servers[2].Kill()
-		left, err = l.Forget(t.Context(), "c")
+		left, err = inspect.Forget(t.Context(), l, "c")
 		var quorum *redlock.QuorumError
 		if !errors.As(err, &quorum) || len(quorum.Masters) != 2 || left != nil {
 			t.Errorf("with one master of three: %v, %v", left, err)
 		}
 		remember("c", 0, 1, 2)
 		mustClose(t, l)
-		if _, err := l.Forget(t.Context(), "c"); err != redlock.ErrClosed {
+		if _, err := inspect.Forget(t.Context(), l, "c"); err != redlock.ErrClosed {
 			t.Errorf("after Close: %v", err)
 		}
 	})

@@ -744,20 +744,6 @@ func (g *gates) nextFor(k *Lock) *place {
 	return next
 }
 
-// slotsOf returns how many slots a key has, if this process holds one of several; else 0.
-func (g *gates) slotsOf(key string) (n int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if at := g.byKey[key]; at != nil {
-		for _, k := range at.locks {
-			if k.attempt.Slots > 1 {
-				n = max(n, int(k.attempt.Slots))
-			}
-		}
-	}
-	return n
-}
-
 // afterSlot removes a lock from its gate, and returns the call that asks next.
 func (g *gates) afterSlot(k *Lock) (next *place) {
 	g.mu.Lock()
@@ -847,6 +833,16 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 		}
 	}
 	return held, waiting + len(several), oldest
+}
+
+// endByForce ends the lock of this process on a key with this token, and reports whether it has: its context ends before the next holder has the key.
+func (g *gates) endByForce(key, token, by string) (ended bool) {
+	lock := g.holding(key, token)
+	if lock == nil {
+		return false
+	}
+	lock.isForcedBy(by)
+	return lock.end(EndForced)
 }
 
 // holding returns the lock of this process on a key with this token, or nil.

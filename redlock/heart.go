@@ -48,7 +48,7 @@ func (refusal) Is(target error) bool { return target == admission.ErrNoVote }
 func newHeart(o options, masters []Master, id string) *heart {
 	h := &heart{
 		options: o,
-		key:     o.processes(),
+		key:     protocol.Processes(o.prefix),
 		wanted:  make(chan struct{}, 1), ended: make(chan struct{}),
 		asked: make([]time.Time, len(masters)), began: time.Now(),
 	}
@@ -215,6 +215,13 @@ func (h *heart) publish() {
 		changed := make(chan struct{})
 		close(*h.changed.Swap(&changed))
 	}
+}
+
+// difference returns how another process differs from this one.
+func (h *heart) difference(p *heartbeat.Process) heartbeat.Difference {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.judge.Difference(p)
 }
 
 // refusal returns the reason why this process may take no lock now, or nil.

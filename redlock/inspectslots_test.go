@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestInspectSlots(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		one, two := simLocker(t, net.Masters(), redlock.WithInstance("one")), simLocker(t, net.Masters(), redlock.WithInstance("two"))
-		seen, err := one.InspectSlots(t.Context(), "k")
+		seen, err := inspect.Slots(t.Context(), one, "k")
 		if err != nil || len(seen) != 1 || seen[0].Held {
 			t.Fatalf("a free key: %+v, %v", seen, err)
 		}
@@ -23,7 +24,7 @@ func TestInspectSlots(t *testing.T) {
 			locks[lock.Slot()] = lock
 		}
 		for name, l := range map[string]*redlock.Locker{"one": one, "two": two} {
-			seen, err := l.InspectSlots(t.Context(), "k")
+			seen, err := inspect.Slots(t.Context(), l, "k")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,10 +44,10 @@ func TestInspectSlots(t *testing.T) {
 			}
 		}
 		for slot, lock := range locks {
-			if err := two.ForceUnlockSlot(t.Context(), "k", slot, lock.Fence()+1); !errors.Is(err, redlock.ErrFenceChanged) {
+			if err := inspect.Force(t.Context(), two, "k", slot, lock.Fence()+1); !errors.Is(err, inspect.ErrFenceChanged) {
 				t.Errorf("slot %d with another fence: %v", slot, err)
 			}
-			if err := two.ForceUnlockSlot(t.Context(), "k", slot, lock.Fence()); err != nil {
+			if err := inspect.Force(t.Context(), two, "k", slot, lock.Fence()); err != nil {
 				t.Errorf("slot %d: %v", slot, err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestKeys: what a process holds and waits for, by the names that the callers use.
@@ -127,17 +128,17 @@ func TestLongKeys(t *testing.T) {
 			return unlockTaken(lock, err)
 		},
 		"Inspect": func(key string) error {
-			_, err := l.Inspect(ctx, key)
+			_, err := inspect.Key(ctx, l, key)
 			return err
 		},
 		"ForceUnlock": func(key string) error {
-			if err := l.ForceUnlock(ctx, key, 1); !errors.Is(err, redlock.ErrFenceChanged) {
+			if err := inspect.Force(ctx, l, key, 0, 1); !errors.Is(err, inspect.ErrFenceChanged) {
 				return err
 			}
 			return nil
 		},
 		"Forget": func(key string) error {
-			if _, err := l.Forget(ctx, key); !errors.Is(err, redlock.ErrNotRemembered) {
+			if _, err := inspect.Forget(ctx, l, key); !errors.Is(err, redlock.ErrNotRemembered) {
 				return err
 			}
 			return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/limits"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestLimits: no option is accepted beyond its limit, by New or by a call.
@@ -80,15 +81,15 @@ func TestNeverMade(t *testing.T) {
 		"the context is nil":  func() error { return second(l.Lock(none, "a")) },
 		"context is nil":      func() error { return second(l.TryLockAll(none, []string{"a", "b"})) },
 		"is nil: use":         func() error { return l.Do(none, "a", work) },
-		"nil: use context":    func() error { _, err := l.Inspect(none, "a"); return err },
-		"nil: use context.B":  func() error { return l.ForceUnlock(none, "a", 1) },
+		"nil: use context":    func() error { _, err := inspect.Key(none, l, "a"); return err },
+		"nil: use context.B":  func() error { return inspect.Force(none, l, "a", 0, 1) },
 		"option 1 of the":     func() error { return second(l.Lock(ctx, "a", nil)) },
 		"option 2 of the":     func() error { return second(l.Lock(ctx, "a", redlock.WithWait(0), nil)) },
 		"option 1 of":         func() error { _, err := redlock.Open([]string{"memory://"}, nil); return err },
 		"the Locker is nil":   func() error { return second(new(redlock.Locker).TryLock(ctx, "a")) },
 		"Locker is nil":       func() error { return second(noLocker.Lock(ctx, "a")) },
 		"Locker is nil, or":   func() error { return noLocker.Close() },
-		"is nil, or none":     func() error { _, err := new(redlock.Locker).Processes(ctx); return err },
+		"is nil, or none":     func() error { _, err := inspect.Processes(ctx, new(redlock.Locker)); return err },
 		"master 1 is empty":   func() error { _, err := redlock.New([]redlock.Master{{}}); return err },
 		"the Lock is nil":     func() error { return new(redlock.Lock).Unlock() },
 		"Lock is nil, or was": func() error { return noLock.UnlockDone() },

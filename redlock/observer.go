@@ -1,6 +1,8 @@
 package redlock
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
@@ -133,7 +136,7 @@ func (r *reporter) Up(master string) {
 
 // Attempt is the result of one try to take a key on the masters, for an Observer. A call makes one, and more while it waits. It doesn't name the key.
 type Attempt struct {
-	Token  string        // the beginning of the attempt's token, by which Inspect shows a holder
+	Token  string        // the beginning of the attempt's token, by which package inspect shows a holder
 	Number int           // the attempt's number in its call, from 1; 0 if the call has stood in line for ten seconds for a lock of this process
 	Via    Via           // the cause of the attempt; ViaFree for the first
 	Took   time.Duration // the time until the attempt was decided: about one round trip to the masters that decided it
@@ -156,7 +159,7 @@ type Vote struct {
 }
 
 func voteOf(b vote.Ballot) Vote {
-	b.Holder = shown(b.Holder)
+	b.Holder = protocol.Shown(b.Holder)
 	return Vote(b)
 }
 
@@ -204,4 +207,11 @@ func (v Vote) String() string {
 		return "has refused it for another process that waits"
 	}
 	return "has refused it for " + v.Holder
+}
+
+// KeyHash returns the beginning of the SHA-256 of a key, in hexadecimal digits. Log lines have it in place of the key, which may be personal data, so
+// that all lines about one key can be found. Anybody who can guess a key can check the guess.
+func KeyHash(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:6])
 }

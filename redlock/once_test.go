@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestOnce: of many calls in two processes that want the same work done, one does it, and all get its result, whatever it is.
@@ -70,7 +71,7 @@ func TestWorkThatFails(t *testing.T) {
 		t.Errorf("a result that is too long: %d bytes, %v", len(result), err)
 	}
 	lost := func(lock *redlock.Lock) ([]byte, error) {
-		if err := l.ForceUnlock(t.Context(), "k", lock.Fence()); err != nil {
+		if err := inspect.Force(t.Context(), l, "k", 0, lock.Fence()); err != nil {
 			t.Error(err)
 		}
 		return []byte("lost"), nil

@@ -26,8 +26,8 @@ func TestEndsWithItsValidity(t *testing.T) {
 		"UnlockDone":             func(_ *Locker, lock *Lock) error { return lock.UnlockDone() },
 		"UnlockWith":             func(_ *Locker, lock *Lock) error { return lock.UnlockWith(nil, time.Hour) },
 		"UnlockWith, and longer": func(_ *Locker, lock *Lock) error { return lock.UnlockWith(longResult, time.Hour) },
-		"ForceUnlock": func(l *Locker, lock *Lock) error {
-			_ = l.ForceUnlock(context.Background(), "key", lock.Fence()) // or its release came first
+		"Force": func(l *Locker, lock *Lock) error {
+			_ = Operator.Force(context.Background(), l, "key", 0, lock.Fence()) // or its release came first
 			return lock.Err()
 		},
 		"Close": func(l *Locker, lock *Lock) error {

@@ -123,7 +123,7 @@ func WithPrefix(prefix string) Option {
 }
 
 // WithInstance sets the name by which other processes show this one where it holds or waits for a key: see
-// Inspect. It is 1 to 64 printable ASCII characters without spaces. Processes may have the same name. Default: the
+// package inspect. It is 1 to 64 printable ASCII characters without spaces. Processes may have the same name. Default: the
 // name of the host and the process ID, as in web1/4711.
 func WithInstance(name string) Option {
 	return option(func(o *options) { o.instance = name })
@@ -246,12 +246,8 @@ func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
 
 // admission returns the settings that decide which servers may vote.
 func (o options) admission() admission.Settings {
-	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger, Young: heartbeat.Settled, Key: o.processes()}
+	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger, Young: heartbeat.Settled, Key: protocol.Processes(o.prefix)}
 }
-
-// processes returns the key under which masters keep the beats of processes. The braces put all keys with this beginning into one hash slot of a
-// Redis Cluster.
-func (o options) processes() string { return o.prefix + ":processes:{processes}" }
 
 // check returns the error in these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {
@@ -368,7 +364,7 @@ func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
 }
 
-// WithRequest says which request a lock is for, so that Keys and Inspect can show operators the request: Inspect even in other processes, once the
+// WithRequest says which request a lock is for, so that Keys can show operators the request, and package inspect in other processes, too, once the
 // call has held the lock, or waited, for some seconds. Nothing of it is logged. Don't change r after the call. Default: none.
 func WithRequest(r *Request) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })

@@ -28,7 +28,7 @@ func TestSameNamesOtherServers(t *testing.T) {
 			second := simLocker(t, net.Masters(net.Addresses[0], simnet.NewAddress("sim://1", net.Servers[3]), simnet.NewAddress("sim://2", net.Servers[4])), append(guarded, log.option())...)
 			eventually(t, bound, "it is registered", func() bool { return net.Servers[3].Processes() > 0 })
 			held := mustLock(t, first, "order:1")
-			inspect(t, second, "order:1")
+			mustInspect(t, second, "order:1")
 			if lock, err := second.TryLock(t.Context(), "order:1"); err == nil {
 				t.Errorf("two hold the lock: %v, and %v", held.Err(), lock.Err())
 			}

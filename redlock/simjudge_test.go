@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // The properties that hold in every world.
@@ -63,8 +65,20 @@ func (w *world) told(token string, fence uint64) {
 	w.inspected[inspectedHolder{token, fence}] = true
 }
 
+// inspectedToken returns the token that a server has told with this fence, from its part that operators are shown.
+func (w *world) inspectedToken(shown string, fence uint64) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for seen := range w.inspected {
+		if protocol.Shown(seen.token) == shown && seen.fence == fence {
+			return seen.token
+		}
+	}
+	return ""
+}
+
 // forcedAs notes that a server is about to release a token by force, if that token has the fence that was named: between the looks
-// of an operator and of ForceUnlock, the fence of a lock that is gone may have become that of a call which is getting the lock.
+// of an operator and of inspect.Force, the fence of a lock that is gone may have become that of a call which is getting the lock.
 func (w *world) forcedAs(token string, fence uint64) {
 	w.mu.Lock()
 	told := w.inspected[inspectedHolder{token, fence}]

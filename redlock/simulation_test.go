@@ -105,15 +105,16 @@ func (w *world) operate(p *process, r *rand.Rand) {
 		if w.slots > 1 {
 			slot = r.IntN(w.slots)
 		}
-		seen, token, err := p.locker.look(context.Background(), key, slot)
-		if err != nil || !seen.Held {
+		shown, stored, fence := Operator.Holder(context.Background(), p.locker, key, slot)
+		if shown == "" {
 			continue
 		}
 		p.nap(upTo(r, 10*time.Millisecond))
+		token := w.inspectedToken(shown, stored)
 		f := w.forcing(token)
-		p.named.Store(seen.Fence)
-		err = p.locker.ForceUnlockSlot(context.Background(), key, slot, seen.Fence)
-		w.event("process %d releases %s with fence %d by force: %v", p.index, short(token), seen.Fence, err)
+		p.named.Store(fence)
+		err := Operator.Force(context.Background(), p.locker, key, slot, fence)
+		w.event("process %d releases %s with fence %d by force: %v", p.index, short(token), fence, err)
 		if err == nil {
 			w.mu.Lock()
 			f.done = min(f.done, w.now())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -130,8 +131,8 @@ func TestConcurrencyShrinks(t *testing.T) {
 func queued(t *testing.T, l *redlock.Locker, key string, n int) {
 	t.Helper()
 	eventually(t, bound, "all wait on each master", func() bool {
-		seen, err := l.Inspect(t.Context(), key)
-		return err == nil && !slices.ContainsFunc(seen.Masters, func(m redlock.InspectedMaster) bool { return len(m.Queue) != n })
+		seen, err := inspect.Key(t.Context(), l, key)
+		return err == nil && !slices.ContainsFunc(seen.Masters, func(m inspect.Master) bool { return len(m.Queue) != n })
 	})
 }
 
@@ -476,7 +477,7 @@ func TestConcurrencyForced(t *testing.T) {
 			if _, err := second.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
 				t.Fatal(err)
 			}
-			if err := second.ForceUnlockSlot(t.Context(), "key", lock.Slot(), lock.Fence()); err != nil {
+			if err := inspect.Force(t.Context(), second, "key", lock.Slot(), lock.Fence()); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, bound, "the slot is free", func() bool {

@@ -2,8 +2,6 @@ package redlock
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -207,73 +205,6 @@ func (o *otherSlots) disagreements() []Disagreement {
 	return []Disagreement{{Concurrency: o.n}}
 }
 
-// Process is a process that shares masters with this one, as the masters know it.
-type Process struct {
-	Instance string        `json:"instance"`          // the name of the process: see WithInstance
-	Version  string        `json:"version,omitempty"` // the version of this module; empty, with the next four fields, in old versions
-	Since    time.Time     `json:"since,omitzero"`    // when the process's Locker began, by the process's clock
-	Seen     time.Time     `json:"seen,omitzero"`     // when the process's last beat came to a master: every two seconds while it lives
-	Masters  []string      `json:"masters,omitempty"` // the names of the process's masters, without credentials
-	MaxTTL   time.Duration `json:"-"`                 // see WithMaxTTL
-	Own      bool          `json:"own"`               // the process is this Locker
-	// Disagreement says how the process differs from this one; nil if it doesn't.
-	Disagreement *Disagreement `json:"-"`
-}
-
-// Processes asks the masters which processes share them: each has a Locker on them with this prefix. Masters forget a process that has gone its max
-// TTL and 5 s after its last beat. The processes are sorted by name, at most 1,000. Processes waits for the masters as Inspect does. The error is a
-// *QuorumError, with the processes that some masters know, if fewer than a quorum have answered. Masters in memory know no processes.
-func (l *Locker) Processes(ctx context.Context) ([]Process, error) {
-	if err := l.usable(ctx); err != nil {
-		return nil, err
-	}
-	if !l.calls.enter() {
-		return nil, ErrClosed
-	}
-	defer l.calls.leave()
-	if l.heart == nil {
-		return nil, nil
-	}
-	replies, end := l.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: l.heart.key, Ask: &protocol.Names{}}, nil) // all: one alone may know a process with other masters
-	if l.ends() {
-		return nil, ErrClosed
-	}
-	return l.processes(replies, time.Now()), l.tooFew(ctx, l.heart.key, replies, end)
-}
-
-// processes merges the masters' knowledge.
-func (l *Locker) processes(replies []protocol.Reply, now time.Time) (all []Process) {
-	latest := make(map[string]heartbeat.Process) // by the process's ID
-	for _, reply := range replies {
-		named, ok := reply.Answer.(*protocol.Named)
-		if !ok {
-			continue
-		}
-		for line := range strings.Lines(named.Lines) {
-			p, ok := heartbeat.Parse(strings.TrimSuffix(line, "\n"), now)
-			if former, known := latest[p.ID]; ok && (!known || p.Told.After(former.Told)) {
-				latest[p.ID] = p
-			}
-		}
-	}
-	l.heart.mu.Lock()
-	defer l.heart.mu.Unlock()
-	for id, p := range latest {
-		shown := Process{Instance: p.Name, Version: p.Version, Since: time.UnixMilli(p.Started), Seen: p.Told, MaxTTL: time.Duration(p.MaxTTL) * time.Millisecond, Own: id == l.voters.Process}
-		for _, m := range p.Masters {
-			shown.Masters = append(shown.Masters, m.Name)
-		}
-		if d := disagreementOf(l.heart.judge.Difference(&p)); !shown.Own && (d.Masters != "" || d.MaxTTL != 0) {
-			shown.Disagreement = &d
-		}
-		all = append(all, shown)
-	}
-	slices.SortFunc(all, func(a, b Process) int {
-		return cmp.Or(strings.Compare(a.Instance, b.Instance), a.Since.Compare(b.Since))
-	})
-	return all
-}
-
 // KeyStatus is a key that this process holds or waits for.
 type KeyStatus struct {
 	Key   string // the key as it was given to Lock
@@ -290,8 +221,8 @@ type KeyStatus struct {
 	Slot, Slots int
 }
 
-// Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: Inspect
-// shows the locks of other processes. Keys delays no call noticeably, so keys that come or go meanwhile may be missing.
+// Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: package
+// inspect shows the locks of other processes. Keys delays no call noticeably, so keys that come or go meanwhile may be missing.
 func (l *Locker) Keys(prefix string) []KeyStatus {
 	keys := l.gates.keys(func(full string) (string, bool) {
 		key := protocol.KeyOf(l.prefix, full)
@@ -360,41 +291,22 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 func (l *Locker) longTurns(now time.Time) string {
 	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
-	var text strings.Builder
-	for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {
-		stored := storedOf(*k)
-		stored.Line = stored.Line[:min(len(stored.Line), storedLine)]
-		line, _ := json.Marshal(stored) // strings and numbers always encode
-		for ; len(line) > maxTurns/4 && len(stored.Line) > 0; line, _ = json.Marshal(stored) {
-			stored.Line = stored.Line[:len(stored.Line)/2]
+	return heartbeat.TurnLines(func(yield func(hash string, turn heartbeat.Turn) bool) {
+		for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {
+			turn := turnOf(Call{k.Label, k.Since, k.Request})
+			turn.Fence, turn.Wait = k.Fence, k.Waiting
+			for _, c := range k.Line {
+				turn.Line = append(turn.Line, turnOf(c))
+			}
+			if !yield(KeyHash(k.Key), turn) {
+				return
+			}
 		}
-		if text.Len()+len(line) > maxTurns {
-			break
-		}
-		text.WriteString(KeyHash(k.Key) + " ")
-		text.Write(line)
-		text.WriteByte('\n')
-	}
-	return text.String()
+	})
 }
 
-// ownTurn returns the turn of this process on a slot of a key, or nil.
-func (l *Locker) ownTurn(key string, slot int) *storedTurn {
-	full := protocol.Key(l.prefix, key)
-	l.gates.mu.Lock()
-	at := l.gates.byKey[full]
-	if at == nil {
-		l.gates.mu.Unlock()
-		return nil
-	}
-	seen := at.see()
-	l.gates.mu.Unlock()
-	seen.dropEnded()
-	all := seen.appendStatuses(nil, key)
-	if i := slices.IndexFunc(all, func(k KeyStatus) bool { return k.Slot == slot }); i >= 0 {
-		return storedOf(all[i])
-	}
-	return nil
+func turnOf(c Call) heartbeat.Turn {
+	return heartbeat.Turn{Label: c.Label, Since: c.Since.UnixMilli(), Request: (*heartbeat.Request)(c.Request)}
 }
 
 // Request describes the request for which a lock is taken: see WithRequest. Each field may be empty.
@@ -416,68 +328,8 @@ type Call struct {
 	Request *Request  // see WithRequest; or nil
 }
 
-// Turn is a call that holds a key, or waits for it, as its process describes it.
-type Turn struct {
-	Call
-	Waiting int    // how many calls of that process wait for the key
-	Line    []Call // the waiting calls behind this one, the next one first; other processes see at most 20
-}
-
-// storedTurn is a Turn as the masters keep it.
-type storedTurn struct {
-	Label string `json:"l,omitempty"`
-	Since int64  `json:"s"` // in milliseconds since 1970
-	Fence uint64 `json:"f,omitempty"`
-	Wait  int    `json:"w,omitempty"`
-	*Request
-	Line []storedTurn `json:"q,omitempty"`
-}
-
-const (
-	// longTurn is how long a key is held, or waited for, before the process tells the masters: shorter turns are over before anybody asks
-	longTurn   = 2 * time.Second
-	maxTurns   = 16 << 10 // bytes; one turn takes at most a quarter of them
-	storedLine = 20
-)
-
-func storedOf(k KeyStatus) *storedTurn {
-	stored := &storedTurn{Label: k.Label, Since: k.Since.UnixMilli(), Fence: k.Fence, Wait: k.Waiting, Request: k.Request}
-	for _, c := range k.Line {
-		stored.Line = append(stored.Line, storedTurn{Label: c.Label, Since: c.Since.UnixMilli(), Request: c.Request})
-	}
-	return stored
-}
-
-// parseTurn reads a turn from a master's reply. It returns nil for a text of another version.
-func parseTurn(text string) *storedTurn {
-	t := new(storedTurn)
-	if json.Unmarshal([]byte(text), t) != nil {
-		return nil
-	}
-	return t
-}
-
-// turn returns the call that has the lock with this fence or, if fence is 0, the first call that waits; or nil.
-func (t *storedTurn) turn(fence uint64) *Turn {
-	if t == nil {
-		return nil
-	}
-	turn := &Turn{Call: t.call(), Waiting: t.Wait}
-	for _, c := range t.Line {
-		turn.Line = append(turn.Line, c.call())
-	}
-	switch {
-	case t.Fence == fence:
-		return turn
-	case fence == 0 && len(turn.Line) > 0: // the process has a slot, and waits for another one
-		return &Turn{Call: turn.Line[0], Waiting: t.Wait, Line: turn.Line[1:]}
-	}
-	return nil
-}
-
-func (t *storedTurn) call() Call {
-	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: t.Request}
-}
+// longTurn is how long a key is held, or waited for, before the process tells the masters: shorter turns are over before anybody asks.
+const longTurn = 2 * time.Second
 
 // Keyspace identifies where the Locker's keys are: by its prefix and its masters. Lockers of one process with the same Keyspace see the same locks.
 // Masters in memory belong to one Locker each, whatever their names.

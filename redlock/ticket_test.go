@@ -19,7 +19,7 @@ func TestFirstTicket(t *testing.T) {
 		waiter := make(chan *redlock.Lock)
 		go func() { waiter <- mustLock(t, fresh, "key") }()
 		queued(t, l, "key", 1)
-		if off := time.Until(inspect(t, l, "key").Masters[0].Queue[0].Since) - time.Minute; off.Abs() > time.Second {
+		if off := time.Until(mustInspect(t, l, "key").Masters[0].Queue[0].Since) - time.Minute; off.Abs() > time.Second {
 			t.Errorf("the ticket is %v off the master's clock", off)
 		}
 		mustUnlock(t, held)
@@ -41,7 +41,7 @@ func TestTryHasNoTicket(t *testing.T) {
 		}
 		refused := make(chan *redlock.Lock)
 		go func() { refused <- tryLock(t, other, "tried") }()
-		stays(t, 100*time.Millisecond, "nobody waits", func() bool { return len(inspect(t, l, "tried").Masters[0].Queue) == 0 })
+		stays(t, 100*time.Millisecond, "nobody waits", func() bool { return len(mustInspect(t, l, "tried").Masters[0].Queue) == 0 })
 		if lock := <-refused; lock != nil {
 			t.Error("the key was held")
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -82,7 +83,7 @@ func TestEndsBeforeTheNext(t *testing.T) {
 		"max hold": nil,
 		"close":    func(l *redlock.Locker, _ *redlock.Lock) { _ = l.Close() },
 		"forced": func(l *redlock.Locker, lock *redlock.Lock) {
-			_ = l.ForceUnlock(context.Background(), "a", lock.Fence())
+			_ = inspect.Force(context.Background(), l, "a", 0, lock.Fence())
 		},
 		"unlock": func(_ *redlock.Locker, lock *redlock.Lock) { _ = lock.Unlock() },
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -33,12 +34,12 @@ func TestTurnsHaveRequests(t *testing.T) {
 			waits <- err
 		}()
 		eventually(t, bound, "the other waits", func() bool { return two.Status().Waiting == 1 })
-		if seen := inspect(t, one, key); seen.Turn == nil || seen.Turn.Label != "pay" || !reflect.DeepEqual(seen.Turn.Request, pay) {
+		if seen := mustInspect(t, one, key); seen.Turn == nil || seen.Turn.Label != "pay" || !reflect.DeepEqual(seen.Turn.Request, pay) {
 			t.Errorf("its own process: %+v", seen.Turn)
 		}
-		var seen *redlock.Inspection
+		var seen *inspect.View
 		eventually(t, bound, "a third process sees both requests", func() bool {
-			seen = inspect(t, third, key)
+			seen = mustInspect(t, third, key)
 			return seen.Turn != nil && len(seen.Masters[0].Queue) == 1 && seen.Masters[0].Queue[0].Turn != nil
 		})
 		if turn := seen.Turn; seen.Holder != "one" || turn.Label != "pay" || !reflect.DeepEqual(turn.Request, pay) || turn.Since.Before(began.Truncate(time.Millisecond)) || turn.Since.After(time.Now()) {
@@ -52,7 +53,7 @@ func TestTurnsHaveRequests(t *testing.T) {
 			t.Error(err)
 		}
 		short := mustLock(t, one, key) // another turn, of which nobody has been told yet
-		if seen := inspect(t, third, key); seen.Held && seen.Fence == short.Fence() && seen.Turn != nil && seen.Turn.Label != "" {
+		if seen := mustInspect(t, third, key); seen.Held && seen.Fence == short.Fence() && seen.Turn != nil && seen.Turn.Label != "" {
 			t.Errorf("of the turn before: %+v", seen.Turn)
 		}
 		mustUnlock(t, short)
@@ -90,10 +91,10 @@ func TestCallsInLine(t *testing.T) {
 		}
 		requireLine("behind the holder", lockers[0].Keys("")[0].Line, 0, 15)
 		requireLine("behind the first that waits", lockers[1].Keys("")[0].Line, 1, 14)
-		requireLine("behind the holder, at once", inspect(t, lockers[0], "key").Turn.Line, 0, 15)
-		var seen *redlock.Inspection
+		requireLine("behind the holder, at once", mustInspect(t, lockers[0], "key").Turn.Line, 0, 15)
+		var seen *inspect.View
 		eventually(t, bound, "a third process sees both lines", func() bool {
-			seen = inspect(t, third, "key")
+			seen = mustInspect(t, third, "key")
 			queue := seen.Masters[0].Queue
 			return seen.Turn != nil && len(seen.Turn.Line) == 15 && len(queue) == 1 && queue[0].Turn != nil && queue[0].Turn.Waiting == 15
 		})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // TestWallTime: where locks, the agent, its clients in Go and requests look at their own wall clock, which may be set at any time, is known, and
@@ -24,11 +25,8 @@ func TestWallTime(t *testing.T) {
 		"Offset":    "what Status shows",
 		"Time":      "the proposal of a fence before any master has told its time, which masters clamp",
 		"firstSeen": "the server's time",
-		"inspected": "a ticket's time, to be shown",
-		"storedOf":  "since when a turn lasts, to be shown",
-		"call":      "the same",
+		"turnOf":    "since when a turn lasts, to be shown",
 		"newHeart":  "since when the process runs, to be shown",
-		"processes": "the same",
 		"before":    "past, of the time for which masters remember the process",
 		"left":      "past, in the plugin for Traefik",
 		"Until":     "past, behind an agent",
@@ -135,9 +133,7 @@ func TestTicketOfTheFuture(t *testing.T) {
 			if t.Context().Err() != nil {
 				t.Fatal("the Locker doesn't learn what the masters' clocks show")
 			}
-			if _, err := l.Inspect(t.Context(), "key"); err != nil {
-				t.Fatal(err)
-			}
+			l.voters.AskAll(t.Context(), protocol.Command{Op: protocol.OpInspect, Key: "key"}, nil)
 			now, _ := l.voters.Time()
 			off = time.UnixMicro(now).Sub(time.Now().Add(d))
 		}

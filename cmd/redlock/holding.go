@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/job"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // holding is a lock that redlock run holds.
@@ -93,7 +94,7 @@ func (d *ownDoor) lock(ctx context.Context, wait *time.Duration) (*holding, erro
 }
 
 func (d *ownDoor) inspect(ctx context.Context) (holder string, fence uint64) {
-	if seen, err := d.Inspect(ctx, d.run.key); err == nil {
+	if seen, err := inspect.Key(ctx, d.Locker, d.run.key); err == nil {
 		return seen.Holder, seen.Fence
 	}
 	return "", 0

@@ -18,6 +18,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 const (
@@ -144,7 +145,7 @@ func (e *election) leader(former ...*candidate) (leader *candidate) {
 func (e *election) awaitLine(waiting ...*candidate) {
 	e.t.Helper()
 	e.eventually(fmt.Sprintf("%d processes wait", len(waiting)), func() bool {
-		seen, err := e.observer.Inspect(e.t.Context(), key)
+		seen, err := inspect.Key(e.t.Context(), e.observer, key)
 		if err != nil {
 			return false
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 const (
@@ -27,7 +26,7 @@ type check struct {
 var checks = []check{
 	{"one holder", oneHolder},
 	{"one line", oneLine},
-	{"inspect", inspect},
+	{"inspect", inspection},
 	{"forced release", forcedRelease},
 	{"results", results},
 	{"remembered responses", rememberedResponses},
@@ -43,7 +42,7 @@ func awaitInLine(observer, waiter *process, key string) error {
 		}
 		places := 0
 		for _, master := range a.Inspected.Masters {
-			if slices.ContainsFunc(master.Queue, func(w redlock.InspectedWaiter) bool { return w.Process == waiter.name }) {
+			if slices.ContainsFunc(master.Queue, func(w struct{ Process string }) bool { return w.Process == waiter.name }) {
 				places++
 			}
 		}
@@ -130,8 +129,8 @@ func oneLine(t *testing.T, a, b version) error {
 	return nil
 }
 
-// inspect shows a holder and a waiter of one version to the other.
-func inspect(t *testing.T, a, b version) error {
+// inspection shows a holder and a waiter of one version to the other.
+func inspection(t *testing.T, a, b version) error {
 	const key = "key"
 	masters := redistest.URLs(redistest.Start(t, 3))
 	holder, observer, waiter := a.start(t, "holder", masters, longTTL), b.start(t, "observer", masters, longTTL), a.start(t, "waiter", masters, longTTL)

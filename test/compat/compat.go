@@ -1,5 +1,5 @@
 // Package compat tests that processes of two versions share their locks, on the same masters: a process takes and frees locks as
-// the test tells it. This file is also compiled in the sources of the former version, so it uses only what that version has.
+// the test tells it. This file is also compiled in the sources of the former version, so it uses only what that version has; operate.go has the rest.
 package compat
 
 import (
@@ -51,7 +51,16 @@ type Answer struct {
 	Result    string // lock: that was recalled; pay: the Location and the body of the response
 	Replayed  bool   // pay: it is a remembered one
 	Status    int    // pay
-	Inspected *redlock.Inspection
+	Inspected *Inspected
+}
+
+// Inspected is what a process sees of a key.
+type Inspected struct {
+	Held    bool
+	Fence   uint64
+	Holder  string
+	TTL     time.Duration
+	Masters []struct{ Queue []struct{ Process string } }
 }
 
 // Work does what the input says, until it ends. The locks that the process then has stay on the masters.
@@ -125,9 +134,12 @@ func (w *worker) do(r Request, a *Answer) (err error) {
 		<-lock.Context().Done()
 		return context.Cause(lock.Context())
 	case "inspect":
-		a.Inspected, err = w.locker.Inspect(ctx, r.Key)
+		var seen any
+		seen, err = inspectKey(ctx, w.locker, r.Key)
+		text, _ := json.Marshal(seen)
+		_ = json.Unmarshal(text, &a.Inspected)
 	case "force":
-		err = w.locker.ForceUnlock(ctx, r.Key, r.Fencing)
+		err = force(ctx, w.locker, r.Key, r.Fencing)
 	case "pay":
 		w.pay(r, a)
 	}

@@ -17,8 +17,12 @@ func former(t *testing.T) version {
 	if sources == "" {
 		return compile(t, "same", "../..")
 	}
-	for _, name := range []string{"compat.go", "worker/main.go"} {
-		text, err := os.ReadFile(name)
+	for _, name := range []string{"compat.go", "operate.go", "worker/main.go"} {
+		source := name
+		if _, err := os.Stat(filepath.Join(sources, "redlock/inspect")); err != nil && name == "operate.go" { // a version before package inspect
+			source = "testdata/operate.go.txt"
+		}
+		text, err := os.ReadFile(source)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 const recipes = "docs/recipes.md"
@@ -339,7 +340,7 @@ func TestRecipeOfWorkerNumbers(t *testing.T) {
 	fourth, end := begin()
 	locker := open(t, servers)
 	eventually(t, "the fourth waits", func() bool {
-		seen, err := locker.Inspect(t.Context(), "provider")
+		seen, err := inspect.Key(t.Context(), locker, "provider")
 		return err == nil && len(seen.Masters[0].Queue) == 1
 	})
 	ends["acct_b"]()
@@ -389,7 +390,7 @@ func TestRecipeGoServerShutsDown(t *testing.T) {
 	_, unlock := lock(t, locker, "order:43")
 	line := postAll(t, url+"/orders/43/pay")
 	eventually(t, "the request waits", func() bool {
-		seen, err := locker.Inspect(t.Context(), "order:43")
+		seen, err := inspect.Key(t.Context(), locker, "order:43")
 		return err == nil && len(seen.Masters[0].Queue) == 1
 	})
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

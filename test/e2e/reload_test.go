@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // holdLocks sends requests for that many keys, and waits until all of them are in the backend and all masters have their keys.
@@ -195,15 +196,15 @@ func TestReloadDuringHoldAfterAbort(t *testing.T) {
 			}
 			released := false
 			eventually(t, "the key is released", func() bool { // on a busy machine the replies may be late, and the masters forget the fence for a while
-				seen, err := operator.Inspect(t.Context(), "order:1")
+				seen, err := inspect.Key(t.Context(), operator, "order:1")
 				if released && err == nil && !seen.Held {
 					return true
 				}
 				if err == nil {
 					released = true
-					err = operator.ForceUnlock(t.Context(), "order:1", seen.Fence)
+					err = inspect.Force(t.Context(), operator, "order:1", 0, seen.Fence)
 				}
-				if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, redlock.ErrFenceChanged) {
+				if err != nil && !errors.Is(err, redlock.ErrNoQuorum) && !errors.Is(err, inspect.ErrFenceChanged) {
 					t.Fatal(err)
 				}
 				return err == nil

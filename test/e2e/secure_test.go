@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // reload runs "caddy reload" with the environment of c.
@@ -97,7 +98,7 @@ func TestRotation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if seen, err := another.Inspect(t.Context(), "order:1"); err != nil || seen.Holder != "web-"+strings.TrimPrefix(c.url, "http://") {
+			if seen, err := inspect.Key(t.Context(), another, "order:1"); err != nil || seen.Holder != "web-"+strings.TrimPrefix(c.url, "http://") {
 				t.Errorf("the holder is %+v: %v", seen, err)
 			}
 			if err := another.Close(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/examples/stacks/rpc"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 const procedure = "/shop.v1.Orders/Pay"
@@ -114,11 +115,11 @@ func TestCodes(t *testing.T) {
 		}
 	}
 	for len(first) == 0 { // it has ended if a reply was late
-		err := locker.ForceUnlock(t.Context(), "order:42", fence)
+		err := inspect.Force(t.Context(), locker, "order:42", 0, fence)
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, redlock.ErrFenceChanged) && !errors.Is(err, redlock.ErrNoQuorum) { // on a busy machine the masters forget the fence until the lease is renewed
+		if !errors.Is(err, inspect.ErrFenceChanged) && !errors.Is(err, redlock.ErrNoQuorum) { // on a busy machine the masters forget the fence until the lease is renewed
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Millisecond)

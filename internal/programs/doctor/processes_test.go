@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestProcessesThatDisagree: what is configured otherwise than in the processes that lock is found, and these are named.
@@ -25,7 +26,7 @@ func TestProcessesThatDisagree(t *testing.T) {
 			t.Fatal(err)
 		}
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-			known, err := l.Processes(t.Context())
+			known, err := inspect.Processes(t.Context(), l)
 			if err == nil && len(known) > 0 && known[len(known)-1].Instance == name {
 				break
 			}

@@ -258,6 +258,12 @@ const (
 	StatusDone                   // OpAcquire, OpRecall: a result is remembered. OpStore: this result is, or a later one
 )
 
+// IDOf returns the process ID at the beginning of the random part of a token or a name. For a foreign token it returns some part as well.
+func IDOf(random string) string { return random[:min(IDLen, len(random)/2)] }
+
+// Shown returns the part of a token that people are shown: a whole token could end the lock.
+func Shown(token string) string { return token[:min(IDLen+4, len(token)/2)] }
+
 // Key returns the name of a lock's key on the masters. The part in braces is the hash tag, by which a Redis Cluster keeps the keys of one lock on one
 // node. The tag ends at the first closing brace, and an empty tag doesn't count. So a key that begins with a closing brace, or with opening braces
 // and a closing one, gets an opening brace in front: no two keys have the same name.
@@ -267,6 +273,9 @@ func Key(prefix, key string) string {
 	}
 	return prefix + ":{" + key + "}"
 }
+
+// Processes returns the key of what a master knows of processes. The braces put all keys with this beginning into one slot of a Redis Cluster.
+func Processes(prefix string) string { return prefix + ":processes:{processes}" }
 
 // KeyOf returns the key from a name that Key has made.
 func KeyOf(prefix, name string) string {

@@ -367,7 +367,7 @@ func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 
 // readProcesses asks which processes take locks there. A user without the right to do so gets none.
 func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
-	key := x.prefix + ":processes:{processes}"
+	key := protocol.Processes(x.prefix)
 	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMilli(), 10)
 	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":ends", Start: now, Stop: "+inf", ByScore: true, Count: protocol.MaxProcesses}).Result()
 	x.Processes = make(map[string]string)

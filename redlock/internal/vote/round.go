@@ -1,6 +1,7 @@
 package vote
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -110,6 +111,35 @@ func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Sp
 		}
 	}
 	return Answered
+}
+
+// AskAll sends a command to all masters and returns the replies that have come when done reports that they are enough, when ctx has ended, or when the
+// masters' time is over. The other replies have errors.
+func (m *Masters) AskAll(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end Ending) {
+	r := m.NewRound(cmd.Op, 1)
+	over := new(atomic.Bool)
+	defer over.Store(true)
+	timeout := m.Patience(cmd.Key)
+	for i, s := range m.Streams {
+		s.Push(&link.Command{Command: cmd, Master: i, Abandoned: over, To: r.Replies})
+	}
+	replies = make([]protocol.Reply, len(m.Streams))
+	answered := make([]bool, len(m.Streams))
+	within := NewSpan(timeout)
+	end = r.Collect(ctx, m.Closing, &within, len(m.Streams), func(c *link.Command, _ int) bool {
+		replies[c.Master], answered[c.Master] = c.Reply, true
+		return done != nil && done(c.Reply)
+	})
+	for i := range replies {
+		switch {
+		case answered[i]:
+		case end == CallerLeft:
+			replies[i].Err = cmp.Or(context.Cause(ctx), link.ErrClosed)
+		default:
+			replies[i].Err = m.Hung(i, cmd.Key, timeout)
+		}
+	}
+	return replies, end
 }
 
 // alarm rings one inbox at a time, from a separate goroutine, which nothing else can delay. It is reused. A late ring wakes a different owner, which

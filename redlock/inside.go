@@ -1,0 +1,24 @@
+package redlock
+
+import (
+	"context"
+
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
+)
+
+// Package inspect gets into a Locker here, and nowhere else.
+func init() {
+	hook.InsideOf = func(ctx context.Context, locker any) (hook.Inside, error) {
+		l := locker.(*Locker)
+		if err := l.usable(ctx); err != nil {
+			return hook.Inside{}, err
+		}
+		return hook.Inside{
+			Masters:          l.voters,
+			MaxTTL:           l.maxTTL,
+			EndByForce:       l.gates.endByForce,
+			UnlockForgetting: func(lock any) error { return lock.(*Lock).unlockForgetting() },
+			Difference:       l.heart.difference,
+		}, nil
+	}
+}
