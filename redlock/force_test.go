@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
-// TestForceUnlock: the lock with the fence is released wherever it is held, stays released, and no other is.
-func TestForceUnlock(t *testing.T) {
+// TestForce: the lock with the fence is released wherever it is held, stays released, and no other is.
+func TestForce(t *testing.T) {
 	onDeployments(t, func(t *testing.T, process func(string) *redlock.Locker) {
 		a, b := process("a"), process("b")
 		for _, key := range oddKeys[:7] {

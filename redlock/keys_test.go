@@ -131,7 +131,7 @@ func TestLongKeys(t *testing.T) {
 			_, err := inspect.Key(ctx, l, key)
 			return err
 		},
-		"ForceUnlock": func(key string) error {
+		"Force": func(key string) error {
 			if err := inspect.Force(ctx, l, key, 0, 1); !errors.Is(err, inspect.ErrFenceChanged) {
 				return err
 			}
