@@ -121,11 +121,11 @@ func (c *compiled) middleware(locker *redlock.Locker) func(http.Handler) http.Ha
 			next.ServeHTTP(w, r)
 			return nil
 		}
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		return decided{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if refusal, ok := errors.AsType[*Refusal](s.Serve(locker, w, r, run)); ok {
 				refusal.Write(w)
 			}
-		})
+		})}
 	}
 }
 

@@ -73,14 +73,14 @@ func NewRequired(rule Rule, want Requirement) (*Required, error) {
 
 // Handler is Require with these settings.
 func (q *Required) Handler(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return decided{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stripForged(r)
 		if refusal := q.Check(r); refusal != nil {
 			refusal.Write(w)
 			return
 		}
 		next.ServeHTTP(w, r)
-	})
+	})}
 }
 
 // Check returns the refusal of a request that may not go on, which is logged and counted, or nil. It removes an offer of h2c.

@@ -1,0 +1,54 @@
+package middleware
+
+import (
+	"net/http"
+	"strings"
+)
+
+// Mux is an http.ServeMux that refuses, when the program starts, a handler that may change something and that no rule locks: Handle panics
+// for a pattern without a method, or with another one than GET, HEAD and OPTIONS, unless its handler comes from a rule, Require or Unlocked.
+// So no route is forgotten. Other middleware belongs around the Mux, or inside of the rule.
+//
+//	mux := new(middleware.Mux)
+//	mux.Handle("POST /orders/{id}/pay", serialize(pay))
+//	mux.Handle("POST /login", middleware.Unlocked(login))
+//	mux.HandleFunc("GET /orders/{id}", show)
+type Mux struct{ http.ServeMux }
+
+// Handle registers a handler, as http.ServeMux does.
+func (m *Mux) Handle(pattern string, handler http.Handler) {
+	method, _, found := strings.Cut(pattern, " ")
+	if !found || !changesNothing(method) {
+		if !Decided(handler) {
+			panic("middleware: the pattern " + pattern + " may change something, and no rule locks its handler: wrap it in that of a rule, or in middleware.Unlocked")
+		}
+	}
+	m.ServeMux.Handle(pattern, handler)
+}
+
+// HandleFunc registers a function, as http.ServeMux does.
+func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	m.Handle(pattern, http.HandlerFunc(handler))
+}
+
+// Unlocked returns the handler, of which it was decided that it needs no lock.
+func Unlocked(next http.Handler) http.Handler { return decided{next} }
+
+// Decided reports whether a handler comes from a rule, from Require or from Unlocked. It is for a test that walks the routes of another
+// router, such as chi's, whose middleware it calls with any handler:
+//
+//	chi.Walk(router, func(method, route string, h http.Handler, around ...func(http.Handler) http.Handler) error {
+//		for _, m := range around {
+//			if middleware.Decided(m(h)) {
+//				return nil
+//			}
+//		}
+//		…
+//	})
+func Decided(h http.Handler) bool {
+	_, ok := h.(decided)
+	return ok
+}
+
+// decided is a handler of which it was decided whether it needs a lock.
+type decided struct{ http.Handler }
