@@ -6,13 +6,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// absence says that too few masters have a vote for a key. It doesn't change.
+// absence says that too few masters have a vote for a key. It doesn't change once a gate has it.
 type absence struct {
 	since time.Time // when this process noticed it
 	err   *QuorumError
 }
 
-// rest returns how long a call may still wait for the masters. masters is how long it may wait for them in all, which is the rest of a nil absence.
+// rest returns how long a call may still wait for the masters, of the time masters for which it may wait in all. It is negative if that time is over.
+// A nil absence has used none of it.
 func (a *absence) rest(masters time.Duration) time.Duration {
 	if a == nil {
 		return masters

@@ -14,15 +14,15 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// state is the present work or wait of a call. Each state has a method that does the work and returns the next state; docs/DESIGN.md has a picture.
+// state is the present work or wait of a call. run calls the method for it, which returns the next state. docs/DESIGN.md has a picture.
 type state uint8
 
 const (
 	entering    state = iota // the call looks whether other calls of this process are in its way
-	hearing                  // a try-lock waits for the result of those calls
-	inLine                   // the call waits behind those calls
+	hearing                  // a try-lock waits for the result of an attempt of such a call
+	inLine                   // the call waits in line behind others
 	heading                  // the call is the head for all of its keys, and waits until it may ask the masters
-	asking                   // attempts are under way, and have a place among those of the process
+	asking                   // attempts are under way, with a place in the pace of the process
 	takingOver               // attempts are under way that take over from the lock before this call's, or from the call's own lost attempts
 	contending               // the call waits, because other calls have votes for the key too
 	releasing                // the call waits, because its slot is about to be released on the masters
@@ -31,8 +31,8 @@ const (
 	queued                   // the call is in line on the masters, and waits to be woken
 	unwoken                  // the call is in line on the masters, one of which can't wake it
 	insisting                // the call waits for a short time, and keeps its places for all of its keys: see insist
-	holding                  // the call has the lock
-	failed                   // the call must leave without a lock
+	holding
+	failed
 )
 
 // waitsFor is the reason for the wait between two attempts, as an Observer sees it.
@@ -66,22 +66,22 @@ type call struct {
 	*shared
 	lockOptions
 	ctx    context.Context // bounds the wait and the attempts
-	try    bool            // the call is a TryLock, which doesn't wait
-	began  time.Time       // when the call came, on our clock
+	try    bool            // the call doesn't wait: a TryLock, or WithWait(0)
+	began  time.Time
 	limit  context.Context // ends when the call must not wait any longer; nil before it begins to wait, which most calls never do
 	cancel context.CancelFunc
-	places []*place // a place for each key
+	places []*place
 	state  state
 
 	order     uint64             // the call's number among all calls of this process; 0 before it enters
-	ahead     int                // how many calls were before it when it entered
+	ahead     int                // how many calls were before it in line, those with a lock included
 	promoted  chan *vote.Attempt // gets a value when the call becomes the head: the attempt if the lock before was handed on, otherwise nil
 	done      *DoneError         // the result that the head before this call has met, if the call wants results; set before it becomes the head
 	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 if not known yet
-	asksUntil atomic.Int64       // the latest end of its last attempt: a time.Duration since the gates began, on our monotonic clock
+	asksUntil atomic.Int64       // when its last attempt ends, at the earliest: a time.Duration since the gates began, on our monotonic clock
 
 	blocked *place       // the place at which other calls of this process are in its way
-	later   <-chan error // gets the result of those calls, or is closed when this call should look again
+	later   <-chan error // gets the result of the calls in its way, or is closed when this call should look again
 
 	lost       *place          // the place whose attempt is lost
 	doubts     int8            // how often the call will still doubt what other calls have found out about the masters
@@ -92,7 +92,7 @@ type call struct {
 	rest       time.Duration   // how long the call waits at most in its present state
 	settled    <-chan struct{} // closed when the subscriptions for the call are made
 	insists    time.Duration   // the time since began until which the call keeps its places for all of its keys: see insistsOn
-	haste      haste           // bounds how soon the call may ask again
+	haste      haste
 	via        Via
 	err        error // the error before the last wait; at the end, the reason why the call must leave
 
@@ -115,10 +115,8 @@ func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try b
 	return c
 }
 
-// several reports whether the call is for several keys. The lock on one of them alone is of no use to it.
 func (c *call) several() bool { return len(c.places) > 1 }
 
-// run takes the call to its end.
 func (c *call) run() (*Lock, error) {
 	defer c.leave()
 	for {
@@ -147,7 +145,6 @@ func (c *call) run() (*Lock, error) {
 	}
 }
 
-// leave ends the call's wait.
 func (c *call) leave() {
 	if c.cancel != nil {
 		c.cancel()
@@ -213,8 +210,9 @@ func (c *call) waiting() context.Context {
 	return c.limit
 }
 
-// enter tries to make the call the head of all its gates. A call that has waited for one of its keys on the masters is the head there, and has a
-// ticket. If another call is the head for another key now, it gives up both, so that nobody waits for a call that can't have the key yet.
+// enter tries to make the call the head for all of its keys. If the call has waited on the masters for one of them, it is the head for that key, and
+// has a ticket. If another call is in its way for another key, the call gives up its place and its ticket, so that nobody waits for a call that can't
+// have the key yet.
 func (c *call) enter() state {
 	blocked, later, err := c.gates.enter(c, c.lost == nil, c.doubts > 0)
 	c.blocked, c.later = blocked, later
@@ -255,7 +253,8 @@ func (c *call) hear() state {
 	return next
 }
 
-// awaitFirst waits for the first attempt of the call before this one. It returns the reason why a try-lock must not enter again, or nil.
+// awaitFirst waits for the first attempt of the call before this one. It returns why a try-lock gets no lock (errDoubtful if that may have changed),
+// or nil if the try-lock should enter again.
 func (c *call) awaitFirst() error {
 	select {
 	case met := <-c.later:
@@ -366,7 +365,8 @@ func (c *call) becomeHead(handed *vote.Attempt) state {
 	return takingOver
 }
 
-// handOn makes the place's call the head. Its attempt begins at once, behind the release of the lock before it, of which former is the attempt.
+// handOn makes the place's call the head. Its attempt begins at once, behind the release of the lock before it. former is the attempt of that lock,
+// or nil if the release was sent separately.
 func (p *place) handOn(former *vote.Attempt) {
 	proposal := p.number()
 	p.promoted <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
@@ -400,7 +400,7 @@ const (
 	askGap    = 50 * time.Millisecond
 )
 
-// gap is askGap, or a third of a TTL that is shorter, because a call must ask at least that often.
+// gap is askGap, or a third of the TTL if that is shorter, because a call must ask at least that often.
 func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
 
 // rest returns how long to wait before asking again. ask counts each time.
@@ -415,7 +415,6 @@ func (h *haste) ask(gap time.Duration) {
 	h.full = h.full.Add(gap)
 }
 
-// begin waits until the call may make an attempt, and begins one for each key.
 func (c *call) begin() state {
 	if slices.ContainsFunc(c.voters.Streams, vote.Stream.Subscribed) {
 		c.gates.drainWakeUps(c) // the attempt finds out anyway what earlier wake-ups announced
@@ -473,7 +472,7 @@ func (c *call) placeBy() time.Time {
 	return least
 }
 
-// awaitMasters waits while too few masters have a vote, and other calls find out whether masters are back. It returns the reason why the call must
+// awaitMasters waits while too few masters have a vote, until they are back, or this call is to ask whether they are. It returns why the call must
 // leave, or nil.
 func (c *call) awaitMasters() error {
 	if c.try || !c.lacksMasters.Load() {
@@ -510,7 +509,6 @@ func (c *call) absentHere() *absence {
 	return cmp.Or(absent, c.absent())
 }
 
-// absent returns the absence for one of the call's keys, or nil.
 func (c *call) absent() (absent *absence) {
 	for i := 0; absent == nil && i < len(c.places); i++ {
 		absent = c.absentFor(c.places[i].key)
@@ -569,8 +567,9 @@ func (c *call) win() state {
 	return c.afterLoss()
 }
 
-// collect waits until the attempts have won all keys, for one round's timeout for the grants and another for the fences. It returns nil, or a place
-// whose attempt is lost. All locks of a call get the largest of their fences, so that the call has one fencing token.
+// collect waits for the grants, for the timeout of one round, and then, for that of another, until the fences are stored and the heart allows the
+// locks. It returns nil if all keys are won, or a place whose attempt is lost. All locks of a call get the largest of their fences, so that the call
+// has one fencing token.
 func (c *call) collect() (lost *place) {
 	var fence int64
 	within := c.round()
@@ -602,7 +601,6 @@ func (c *call) round() vote.Span {
 	return vote.NewSpanOf(c.places[0].attempt.Timeout, c.gates.began, &c.asksUntil)
 }
 
-// sendSoon sends the queued commands for all keys of a call.
 func (c *call) sendSoon() { c.places[0].attempt.SendSoon() }
 
 // hold makes locks of the attempts that have won, and returns the lock for the caller.
@@ -631,9 +629,8 @@ func (c *call) hold() *Lock {
 	return parts[0]
 }
 
-// afterLoss chooses the next state after a lost attempt. The call asks again at once in two cases: others have the slot and the leader offers a
-// different one, or the slot is this call's and the masters that refused it are about to learn that. Each attempt takes over the grants of the
-// attempt before it.
+// afterLoss chooses the next state after a lost attempt. In two cases the call soon asks again, a few times: if others have the slot and the leader
+// offers a different one, or if the slot is this call's and the masters that have refused it are about to learn that.
 func (c *call) afterLoss() state {
 	switch lost := c.lost.attempt; {
 	case c.haste.rest(gap(c.ttl)) > 0:
@@ -654,7 +651,6 @@ func (c *call) afterLoss() state {
 	return c.giveWay()
 }
 
-// awaitReleases waits until masters have learned that a slot is this call's.
 func (c *call) awaitReleases() state {
 	if c.sleep(c.ctx, c.rest) != nil {
 		return c.giveWay()
@@ -662,7 +658,7 @@ func (c *call) awaitReleases() state {
 	return c.takeOver()
 }
 
-// takeOver makes new attempts.
+// takeOver makes new attempts. They take over the grants of the attempts before, except where the leader offers a different slot.
 func (c *call) takeOver() state {
 	c.haste.ask(gap(c.ttl))
 	start, proposal := time.Now(), c.number()
@@ -694,7 +690,7 @@ func (c *call) insistsOn() bool {
 	return c.rest > 0
 }
 
-// insist waits until the call is woken for the key that it was refused.
+// insist gives back what the call has, and waits until the call is woken for the key that it was refused, or the rest is over.
 func (c *call) insist() state {
 	c.release(c.places...)
 	timer := time.NewTimer(c.rest)
@@ -794,7 +790,6 @@ func (c *call) chooseWait(absent *absence) state {
 	return unwoken
 }
 
-// awaitRetry waits until it is time for the next attempt.
 func (c *call) awaitRetry() state {
 	var wakeUps, settled <-chan struct{}
 	if c.subscribed && !c.lost.attempt.IsFirst() && c.lost.attempt.Offer() == 0 {
@@ -849,7 +844,6 @@ func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state)
 	c.reporter.attempted(event)
 }
 
-// errorOf returns the error of a lost attempt.
 func (c *call) errorOf(a *vote.Attempt) error {
 	if err := c.excluded(); err != nil && !a.MetResult() {
 		return err
@@ -864,7 +858,8 @@ func (c *call) errorOf(a *vote.Attempt) error {
 	}
 }
 
-// tellDifference notes and logs once that processes differ on how many may hold a key, if an attempt has met a call in line with a different number.
+// tellDifference notes that processes differ on how many may hold a key, if an attempt has met a call in line with a different number. It logs that
+// once.
 func (c *call) tellDifference() {
 	for _, reply := range c.lost.attempt.Refusals() {
 		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {

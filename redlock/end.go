@@ -7,8 +7,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// End says how the hold of a lock has ended. It is decided once. The cause of the lock's contexts, the error of Unlock, the log, the Observer, and
-// packages middleware and agent all follow from it. It is empty while the lock is held.
+// End says how the hold of a lock has ended. The cause of the lock's contexts, the error of Unlock, the log, the Observer, and packages middleware
+// and agent all follow from it. It is empty while the lock is held.
 type End string
 
 // The values of End.
@@ -27,7 +27,6 @@ const (
 // found it lost.
 func (e End) Lost() bool { return e == EndGone || errors.Is(e.cause(), ErrLost) }
 
-// cause returns the reason why the lock's contexts have ended; nil while it is held.
 func (e End) cause() error {
 	switch e {
 	case "":
@@ -44,7 +43,6 @@ func (e End) cause() error {
 	return context.Canceled
 }
 
-// endOf returns how a lock has ended, from the error of its release.
 func endOf(released error) End {
 	switch {
 	case released == nil:
@@ -68,11 +66,10 @@ func (k *Lock) ending() End {
 	return k.how
 }
 
-// endedBy returns the reason why the lock has ended; nil while it is held.
 func (k *Lock) endedBy() error { return k.ending().cause() }
 
 // end ends the lock on all its keys, unless it has ended. The lock ends in the given way or, if its validity is over, in the way that over returns.
-// end reports whether this call has ended the lock in the given way. If the lock is lost, the keeper releases it; otherwise the caller must.
+// end reports whether this call has ended the lock in the given way. The keeper releases the lock, unless Unlock has ended it: then the caller must.
 func (k *Lock) end(how End) bool {
 	really := how
 	if over := k.over(); over != "" {
@@ -96,7 +93,7 @@ func (k *Lock) end(how End) bool {
 func (k *Lock) decide(how End) bool {
 	for _, part := range k.parts() {
 		part.mu.Lock()
-		if part.how != "" { // the first part knows how the lock ended, if it has
+		if part.how != "" { // the first part is set first, so it knows whether the lock has ended
 			part.mu.Unlock()
 			return false
 		}
@@ -115,7 +112,7 @@ func (k *Lock) decide(how End) bool {
 	return true
 }
 
-// confirm decides how a lock ended that Unlock has ended, from the masters' replies to the release.
+// confirm replaces EndUnconfirmed, after the masters' replies to the release.
 func (k *Lock) confirm(how End) {
 	for _, part := range k.parts() {
 		part.mu.Lock()
@@ -145,7 +142,8 @@ func (k *Lock) over() End {
 	return ""
 }
 
-// tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is the error of Unlock.
+// tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is the error of Unlock, or the cause with which
+// the contexts have ended.
 func (k *Lock) tell(why error) {
 	how, l := k.ending(), k.call
 	if !how.Lost() {

@@ -256,7 +256,6 @@ func withCause(text string, cause error) string {
 // inner returns the text of an error as a part of another error of this package, without the package's name.
 func inner(err error) string { return strings.ReplaceAll(err.Error(), "redlock: ", "") }
 
-// becauseError is an error with another error as its cause.
 type becauseError struct{ error, cause error }
 
 func (e becauseError) Error() string { return e.error.Error() + ": " + inner(e.cause) }

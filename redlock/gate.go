@@ -28,12 +28,12 @@ type gates struct {
 
 // gate is where the calls for one key queue up within this process, in the order in which they came. For a key with n slots, at most n calls have a
 // slot or ask the masters for one; all others stand in line. A call for several keys stands in line at all its gates, and asks at all of them at
-// once. While it can't ask, the calls behind it go first: so if nobody asks at a gate, or has a slot, its line has only such calls. A gate exists
-// while anybody is at it.
+// once. While it can't ask, the calls behind it go first. So if nobody has a slot or asks at a gate, its line has only calls for several keys. A gate
+// exists while anybody is at it.
 type gate struct {
 	key    string
-	locks  []*Lock  // the locks that are held
-	asking []*place // calls that ask, in the order in which they came; this process has that many places in the masters' line
+	locks  []*Lock
+	asking []*place // calls that ask the masters
 	line   queue    // calls behind the calls that ask
 	hear   []hearer // calls that wait for the result of an attempt
 	last   error    // the result of the last attempt; nil if it got the lock
@@ -50,8 +50,8 @@ type hearer struct {
 	outcome chan error
 }
 
-// queue holds calls in the order in which they came. A call leaves as fast from a queue of thousands, so a crowd that gives up delays no other key.
-// The zero value of a queue is empty.
+// queue holds calls in the order in which they came. A call leaves it in constant time, so that a crowd of thousands that gives up delays no other
+// key. The zero value of a queue is empty.
 type queue struct{ places list.List }
 
 func (q *queue) len() int { return q.places.Len() }
@@ -69,7 +69,6 @@ func (q *queue) all() iter.Seq[*place] {
 	}
 }
 
-// first returns the oldest place, or nil.
 func (q *queue) first() *place {
 	for p := range q.all() {
 		return p
@@ -92,7 +91,6 @@ func (q *queue) join(p *place) (ahead int) {
 	return ahead
 }
 
-// drop removes a call, and reports whether it was in the queue.
 func (q *queue) drop(p *place) (dropped bool) {
 	if p.element == nil {
 		return false
@@ -110,7 +108,7 @@ type place struct {
 	*call
 	key     string              // the name of the key on the masters
 	slots   int                 // how many may hold the key at once
-	unled   int                 // in how many attempts no leader said that no slot is free: each of them asks for a different slot
+	unled   int                 // how many attempts no leader has refused: after each, the call asks for a different slot
 	attempt *vote.Attempt       // the call's last attempt for the key; nil before the first
 	gate    *gate               // the gate at which the place is, or was last
 	ownGate gate                // room for the gate, if this call is the first at it; saves an allocation
@@ -122,13 +120,13 @@ type place struct {
 	heads   bool          // the call asks for a slot at this gate
 	asks    uint16        // 1 + the slot that an attempt under way asks for; 0 for none
 	offer   uint16        // 1 + the slot that the leader has offered to the call; 0 for none
-	failure error         // the error of the last attempt, since the call asks at this gate
+	failure error         // the error of the call's last attempt since it began to ask here; nil before
 	wakeUps chan struct{} // signals that the key may be free; nil while the call can't be woken
 }
 
-// enter makes a call ask at the gates of all its keys at once, or at none. In the second case others are in its way for the key at the place blocked.
-// If stand is true, the call stands in line. A try-lock never does: it gets the error with which the last attempt of the others has failed or, during
-// a first attempt, a channel. The channel gets that attempt's result, or is closed when the call should enter again. If doubts is true, enter doesn't
+// enter makes a call ask at the gates of all its keys at once, or at none. In the second case, blocked is a place where others are in its way, and if
+// stand is true, the call stands in line. A try-lock never does: it gets the error with which the last attempt of the others has failed or, during a
+// first attempt, a channel. The channel gets that attempt's result, or is closed when the call should enter again. If doubts is true, enter doesn't
 // return that there is no quorum if there may be one again.
 func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan error, err error) {
 	g.mu.Lock()
@@ -196,8 +194,8 @@ func (g *gate) full(p *place) bool {
 	return g.fullFor(p)
 }
 
-// fullFor reports whether this process already has, or asks for, as many slots as this call, or a call that asks, allows. One more attempt would meet
-// one of them.
+// fullFor reports whether no further call of this process may ask: the process has, or asks for, as many slots as this call or a call that asks
+// allows, so that one more attempt would meet one of its own; or too many calls ask.
 func (g *gate) fullFor(p *place) bool { return g.fullBeside(p, 0) }
 
 // fullBeside is fullFor when so many more calls are about to ask.
@@ -210,10 +208,8 @@ func (g *gate) fullBeside(p *place, more int) bool {
 		slices.ContainsFunc(g.asking, func(asks *place) bool { return busy >= asks.slots })
 }
 
-// busy returns how many slots this process has, or asks for.
 func (g *gate) busy() int { return len(g.locks) + len(g.asking) }
 
-// startAsking makes a call ask for a slot.
 func (g *gates) startAsking(p *place) {
 	if p.heads {
 		return
@@ -229,7 +225,6 @@ func (g *gates) startAsking(p *place) {
 	}
 }
 
-// join puts a call into the line of its gate, before all calls that came after it, and returns how many are ahead.
 func (g *gates) join(p *place) (ahead int) {
 	at := g.at(p)
 	p.gate = at
@@ -282,7 +277,7 @@ func (g *gate) stopAsking(p *place) {
 	g.asking = slices.DeleteFunc(g.asking, func(other *place) bool { return other == p })
 }
 
-// settle makes all calls ask that can, and removes a gate without calls.
+// settle makes all calls ask that can, answers the calls that wait for an attempt, and removes a gate without calls.
 func (g *gates) settle(at *gate) {
 	for next := g.advance(at); next != nil; next = g.advance(at) {
 		next.promoted <- nil
@@ -363,7 +358,8 @@ func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	return absent
 }
 
-// absence returns the absence of masters for a call in line, as far as its gates know. A lock of this process for which the call waits counts more.
+// absence returns the absence of masters for a call in line, as far as its gates know. held reports whether the call waits for a lock of this
+// process: then it doesn't wait for masters.
 func (g *gates) absence(c *call) (absent *absence, held bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -393,14 +389,14 @@ func (g *gates) met(at *gate, done *DoneError) {
 var errDoubtful = errors.New("ask again")
 
 // isDoubtful reports whether others have found no quorum, but masters take commands again: on a busy machine an attempt can be late although the
-// masters are well. Thousands may wait for it, so one of them asks again before the others hear of it.
+// masters are well. Thousands may wait for the attempt, so one of them asks again before the others are refused.
 func (g *gates) isDoubtful(at *gate, met error) bool {
 	return errors.Is(met, ErrNoQuorum) && !errors.Is(met, ErrHeld) && g.canAsk(at.key)
 }
 
-// answer answers the calls that wait for an attempt. If too few masters have answered the last attempt, the calls wait for an attempt that is still
-// under way. If there is none, all calls get that error at once, or, if the error is doubtful, may ask themselves. Otherwise as many calls look again
-// as there is room for, and the others wait for the results of these calls, because there may be thousands.
+// answer answers the calls that wait for an attempt. If too few masters have answered the last attempt, the calls wait while another attempt is
+// undecided, and then get the error of the calls that ask. They look again if no call asks any more, or if the error is doubtful. Otherwise as many
+// calls look again as there is room for, and the others wait for the results of these calls, because there may be thousands.
 func (g *gates) answer(at *gate) {
 	var refusal error
 	switch {
@@ -486,7 +482,7 @@ func (g *gate) refusal() error {
 	return g.asking[0].failure
 }
 
-// nextOutcome returns a channel for the end of an attempt, if all calls here ask for the first time: one of them may be refused because of another.
+// nextOutcome returns a channel that gets the result of an attempt here, or is closed when the call should look again.
 func (g *gate) nextOutcome(p *place) (later <-chan error) {
 	outcome := make(chan error, 1)
 	g.hear = append(g.hear, hearer{p, outcome})
@@ -547,8 +543,7 @@ func (g *gates) underWay(c *call) (rest time.Duration) {
 	return rest
 }
 
-// lastMet returns the reason why calls in line get none of their keys: a holder here, or the result of the last attempt. It is nil if there was no
-// attempt.
+// lastMet returns the reason why calls in line get none of their keys: a holder here, or the result of the last attempt. It is nil if none is known.
 func (g *gates) lastMet(c *call) (met error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -599,7 +594,6 @@ func (p *place) wake() {
 	}
 }
 
-// drainWakeUps discards the wake-ups that a call has got so far.
 func (g *gates) drainWakeUps(c *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -635,11 +629,11 @@ func (g *gates) wakeAll() {
 // seenGate is a copy of a gate at one moment.
 type seenGate struct {
 	key     string
-	locks   []*Lock  // the locks that are held
+	locks   []*Lock
 	waiting []*place // calls without the lock, in the order in which they get it
 }
 
-// see returns the content of the gate. The mu of the gates is held.
+// see returns the content of the gate. Callers hold the mu of the gates.
 func (g *gate) see() seenGate {
 	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
 }
@@ -722,9 +716,9 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-// nextFor makes the oldest call in line ask for the slot of a lock that ends, in place of that lock, unless another call of this process asks for the
-// slot. So the slot is handed on, unless others were first. It returns nil if the lock needs a separate release, for its result, or for the ticket
-// that its call may have on masters.
+// nextFor makes the oldest call in line ask for the slot of a lock that ends, in place of that lock, and returns its place. It returns nil if there
+// is no such call, if another call already asks for the only slot, if the first call in line needs more than this slot or may not have it, or if the
+// lock needs a separate release: for its result, or for the ticket that its call may have on masters.
 func (g *gates) nextFor(k *Lock) *place {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -845,7 +839,6 @@ func (g *gates) endByForce(key, token, by string) (ended bool) {
 	return lock.end(EndForced)
 }
 
-// holding returns the lock of this process on a key with this token, or nil.
 func (g *gates) holding(key, token string) *Lock {
 	g.mu.Lock()
 	defer g.mu.Unlock()

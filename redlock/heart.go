@@ -30,7 +30,7 @@ type heart struct {
 	differs atomic.Pointer[[]heartbeat.Difference]
 	refused atomic.Pointer[refusal]       // the reason why this process may take no lock now, or nil
 	until   atomic.Pointer[time.Time]     // until when this process may take locks; zero for not now
-	changed atomic.Pointer[chan struct{}] // closed when refused or until has changed so that a call may go on
+	changed atomic.Pointer[chan struct{}] // closed when refused or until has changed in a way that a waiting call must notice
 
 	mu    sync.Mutex
 	judge *heartbeat.Judge
@@ -41,7 +41,6 @@ type heart struct {
 // refusal is the reason why no master's vote counts, whatever the masters say.
 type refusal struct{ error }
 
-// Is makes errors.Is find ErrNoVote.
 func (refusal) Is(target error) bool { return target == admission.ErrNoVote }
 
 // newHeart returns nil for masters in this process's own memory, which no other process shares.
@@ -79,14 +78,12 @@ func (h *heart) start(l *Locker) {
 	go h.run(l)
 }
 
-// end waits for the end of run; the Locker is closing.
 func (h *heart) end() {
 	if h != nil {
 		<-h.ended
 	}
 }
 
-// run beats until the Locker closes.
 func (h *heart) run(l *Locker) {
 	defer close(h.ended)
 	announced := false
@@ -116,7 +113,6 @@ func (h *heart) want() {
 	}
 }
 
-// begins reports whether the process is about to lock.
 func (h *heart) begins() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +151,6 @@ func (h *heart) beat() {
 	}
 }
 
-// Receive takes one master's reply to a beat.
 func (h *heart) Receive(c *link.Command) {
 	now := time.Now()
 	s, beat, lost := h.streams[c.Master], c.Ask.(*protocol.Beat), false
@@ -224,7 +219,6 @@ func (h *heart) difference(p *heartbeat.Process) heartbeat.Difference {
 	return h.judge.Difference(p)
 }
 
-// refusal returns the reason why this process may take no lock now, or nil.
 func (h *heart) refusal() error {
 	if h == nil {
 		return nil
@@ -236,8 +230,8 @@ func (h *heart) refusal() error {
 }
 
 // allows reports whether a lock that was won may be used: a quorum must remember this process until valid, the end of the lock if it isn't renewed.
-// It waits for that until deadline, because at the start, after the masters were out of reach, or in a Redis Cluster with the processes on a
-// different node than the lock, that may be known later.
+// allows waits for that until deadline, because the beat may be answered later than the acquire: at the start, after the masters were out of reach,
+// or in a Redis Cluster where another node has the processes than the lock.
 func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
 	if h == nil {
 		return true

@@ -17,8 +17,8 @@ import (
 )
 
 // keeper renews the leases of all locks and releases lost locks, with one goroutine and one timer for any number of them. That goroutine does nothing
-// that may take long: it queues commands, which the masters' goroutines send, and notices for the log and the Observer. If it is late all the same,
-// locks are lost, but each one ends by a timer of its own.
+// that may take long: it queues commands, which the streams send, and notices for the log and the Observer. If it is late all the same, locks are
+// lost, but each one ends by a timer of its own.
 type keeper struct {
 	voters   *vote.Masters
 	reporter *reporter
@@ -27,13 +27,13 @@ type keeper struct {
 	recheck  chan struct{}
 	losing   atomic.Int64 // how many calls of Lock.end for lost locks are under way
 	stop     chan struct{}
-	ended    chan struct{} // closed when run returns
+	ended    chan struct{}
 
 	many atomic.Bool // manyLocks or more are held
 
 	mu    sync.Mutex
 	locks schedule
-	lost  []*Lock   // lost locks that must be released
+	lost  []*Lock
 	next  time.Time // when run will look at the locks again, unless recheck signals before
 
 	longHoldLogged time.Time // when the log last named a lock that is held long; only the goroutine of run uses it
@@ -162,7 +162,6 @@ func (k *keeper) releaseSoon(lost []*Lock) {
 	link.Signal(k.recheck)
 }
 
-// releaseLost frees the keys of the lost locks, lets the next calls try, and tells the log and the Observer.
 func (k *keeper) releaseLost() (any bool) {
 	k.mu.Lock()
 	lost := k.lost
@@ -238,8 +237,8 @@ type renewal struct {
 	failed   []*MasterError
 }
 
-// renewed returns when the next renewal is due: after this time from start, on a grid of 1/30 of the TTL, or 1/150 if many locks are held. Locks due
-// within one step of the grid share their pipelines.
+// renewed returns the time after from start, rounded down to a grid of 1/30 of the TTL, or 1/150 if many locks are held. Locks that are due at the
+// same point of the grid share their pipelines.
 func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	step := ttl / 30
 	if k.many.Load() {
@@ -269,7 +268,7 @@ func (r *renewal) hopeless() bool {
 }
 
 // Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, even after the next round has begun.
-// If other tokens have the key on so many masters that no quorum is left, the lock is lost at once rather than at the end of its lease.
+// If so many masters refuse that no quorum is left, the lock is lost at once rather than at the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
 	k := r.lock
 	voters := r.lock.call.voters

@@ -34,21 +34,21 @@ type Lock struct {
 	holdEnd     time.Time   // when the lock is lost although it could be renewed; zero for never
 
 	mu      sync.Mutex
-	until   time.Time                 // the end of the validity so far
-	timer   *time.Timer               // ends the lock at until; nil before watch
-	renewal *renewal                  // the last renewal; nil before the first
-	proofs  []proof                   // the last reply of each master to a renewal; nil before the first
+	until   time.Time   // the end of the validity so far
+	timer   *time.Timer // ends the lock at until
+	renewal *renewal
+	proofs  []proof                   // the last word of each master about the lease; nil before the first renewal
 	next    time.Time                 // when the next renewal is due
 	refused End                       // how the lock ends if it isn't renewed, because masters have refused to renew it; empty if they haven't
-	by      string                    // who has released the lock by force, according to the masters
-	how     End                       // how the lock has ended, which decide sets: it is never renewed after that; empty while it is held
+	by      string                    // who has released the lock by force, for the log
+	how     End                       // how the lock has ended: see decide and confirm; empty while it is held
 	derived map[*heldContext]struct{} // the contexts that WithContext has returned
 
-	scheduled      scheduled // the lock's place in the keeper's schedule
-	longHoldLogged bool      // the log has said that the lock is held long; only the keeper's goroutine uses it
+	scheduled      scheduled
+	longHoldLogged bool // the log has said that the lock is held long; only the keeper's goroutine uses it
 
 	whole      []*Lock          // the locks on all keys of the call, if it has several; the first is the caller's
-	result     *protocol.Result // the result given to UnlockWith
+	result     *protocol.Result // what the release makes the masters remember: a short result, or an empty one that makes them forget; nil for nothing, and for a long result, which is stored before
 	unlock     sync.Once
 	unlockErr  error
 	withResult bool // UnlockWith has freed the lock
@@ -73,14 +73,12 @@ func newLock(p *place) *Lock {
 	return k
 }
 
-// hasten makes the first renewal come sooner.
 func (k *Lock) hasten(by time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.next = k.next.Add(-by)
 }
 
-// since returns the time at which the lock was taken.
 func (k *Lock) since() time.Time { return k.call.began.Add(k.acquisition.Waited) }
 
 // bounded returns end, the end of a lease, or the end of the max hold if that is earlier.
@@ -156,8 +154,8 @@ func innermost(ctx context.Context) *heldContext {
 	return held
 }
 
-// waitsForItself reports whether a call in this context would wait for locks around the context: if no call but these locks' can have the key, as
-// the call sees it. A nil context is under no lock.
+// waitsForItself reports whether a call in this context would wait for locks around the context: whether these locks have as many slots of its key as
+// the call allows. A nil context is under no lock.
 func (c *heldContext) waitsForItself(p *place) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
@@ -204,7 +202,6 @@ func (k *Lock) Until() time.Time {
 	return until
 }
 
-// ownUntil is Until for this one key.
 func (k *Lock) ownUntil() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -238,7 +235,6 @@ func (k *Lock) Unlock() error {
 	return k.unlockErr
 }
 
-// do calls f under the lock, and releases it, for Do.
 func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
 	defer func() {
 		ended := k.Unlock()
@@ -254,7 +250,6 @@ func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (er
 	return f(held, k)
 }
 
-// release ends the lock, and releases the keys of the call, for Unlock.
 func (k *Lock) release() error {
 	unlocks := &k.call.unlocks
 	if !unlocks.enter() {
@@ -288,7 +283,6 @@ func (k *Lock) release() error {
 	return err
 }
 
-// parts returns the locks on all keys of the call.
 func (k *Lock) parts() []*Lock {
 	if len(k.whole) == 0 {
 		return []*Lock{k}
@@ -296,8 +290,8 @@ func (k *Lock) parts() []*Lock {
 	return k.whole
 }
 
-// handOff releases the key. If a call of this process waits for it, one command for each master releases this lock and acquires the next. The caller
-// leaves the gates of a lock on several keys together.
+// handOff releases the key. If a call of this process can take over (see nextFor), one command for each master releases this lock and acquires the
+// next. Of a lock on several keys, the caller leaves all gates together.
 func (k *Lock) handOff() {
 	if len(k.whole) == 0 {
 		if next := k.call.gates.nextFor(k); next != nil {
@@ -311,8 +305,8 @@ func (k *Lock) handOff() {
 	}
 }
 
-// slotEnded makes the oldest call in line ask after the lock was released. Its acquire follows the release at once, so that it has its place on the
-// masters before anybody can learn of the release.
+// slotEnded makes the oldest call in line ask after the lock was released. For a key with several holders, the acquire follows the release at once,
+// so that the call has its place on the masters before anybody can learn of the release.
 func (k *Lock) slotEnded() {
 	next := k.call.gates.afterSlot(k)
 	if next == nil {
@@ -332,8 +326,8 @@ type proof struct {
 	held  bool
 }
 
-// prove notes a master's reply in a round that began at a time. The lock is valid as long as a quorum has the lease, in whichever rounds: each reply
-// proves it for another TTL from the beginning of its round. mu is held.
+// prove notes a master's reply in a round that began at the time asked. The lock is valid as long as a quorum has the lease, in whichever rounds:
+// each reply proves it for another TTL from the beginning of its round. Callers hold mu.
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
@@ -404,7 +398,7 @@ func (k *Lock) unrenewed() error {
 	return k.renewal.failure()
 }
 
-// watch sets the timer that ends the lock at the end of its validity. Each renewal sets it anew, so it seldom runs out before.
+// watch sets the timer that ends the lock at the end of its validity. Each renewal sets it anew.
 func (k *Lock) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -423,13 +417,11 @@ func (k *Lock) expireAt(end time.Time) {
 	k.timer = time.AfterFunc(time.Until(end), k.timeOver)
 }
 
-// timeOver runs when the validity of the lock may be over.
 func (k *Lock) timeOver() {
 	k.expire()
 	k.watch() // the lock may have been renewed at the same time
 }
 
-// expire ends the lock if its validity is over.
 func (k *Lock) expire() {
 	if over := k.over(); over != "" && k.ending() == "" {
 		k.end(over)
@@ -555,7 +547,6 @@ func (k *Lock) store() error {
 	return nil
 }
 
-// isForcedBy notes who released the lock by force, for the log.
 func (k *Lock) isForcedBy(by string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

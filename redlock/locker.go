@@ -282,7 +282,6 @@ func (l *Locker) usable(ctx context.Context) error {
 	return nil
 }
 
-// take takes the locks on the keys, or returns the reason why it can't.
 func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
 	if !l.calls.enter() {
 		return nil, ErrClosed
@@ -305,7 +304,7 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	return c.run()
 }
 
-// checkKeys returns the error of a call's keys. Each key is in several commands to each master.
+// checkKeys returns the error of a call's keys. They are bounded because each is in several commands to each master.
 func checkKeys(keys ...string) error {
 	if len(keys) == 0 || slices.Contains(keys, "") {
 		return errors.New("redlock: key is empty")

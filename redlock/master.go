@@ -69,7 +69,6 @@ func (m Master) close() error {
 	return m.impl.Close()
 }
 
-// connect begins to connect to the master.
 func (m Master) connect(o link.Settings, seat *admission.Seat) vote.Stream {
 	if whole, ok := m.impl.(*cluster.Master); ok {
 		return cluster.Open(whole, o, seat)
@@ -251,7 +250,7 @@ func checkClusterURL(u *url.URL) error {
 	return nil
 }
 
-// checkParameters returns the error for a URL whose parameters go-redis has refused with err.
+// checkParameters returns the error for the parameters of a URL. err is go-redis's error of parsing the URL, or nil.
 func checkParameters(text string, query url.Values, err error, allowed ...string) error {
 	names, unknown := unknownParameters(text, err)
 	switch {

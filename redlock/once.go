@@ -94,7 +94,7 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 		if began-time.Since(came) < m.Lasts {
 			return nil, err
 		}
-		// The work belongs to an earlier period, and took longer than that. Its mark is still there for calls that came within that period.
+		// The work belongs to an earlier period, which it has outlasted. Its mark is still there for calls that came within that period.
 		if try || o.wait == 0 {
 			return nil, &HeldError{RetryAfter: done.Keep}
 		}

@@ -49,7 +49,7 @@ type options struct {
 	guard    time.Duration
 	maxSkew  time.Duration
 	timeout  time.Duration
-	fastFrom time.Duration // the shortest lease of a Fast acquire: a shorter lease doesn't remember the fence for long enough
+	fastFrom time.Duration // for vote.Masters
 	solo     time.Duration // for link.Settings
 	prefix   string
 	instance string
@@ -102,7 +102,7 @@ func WithRestartGuard(d time.Duration) Option {
 }
 
 // WithMaxSkew sets how much the clocks of the masters may differ. A master whose clock is further than half of the max skew from the median, as this
-// process sees the clocks, has no vote until its clock is set right. When servers restart, fencing tokens depend on that. Processes may have
+// process sees the clocks, has no vote until its clock is set right: otherwise fencing tokens could fall when servers restart. Processes may have
 // different values. 0 turns the check off: then the clocks must differ by less than the restart guard. The value must be less than the max TTL.
 // Default: 2 s, or half of the max TTL if that is less.
 func WithMaxSkew(d time.Duration) Option {
@@ -235,7 +235,6 @@ const longest = 366 * 24 * time.Hour
 // memoryTimeout is the timeout for masters in memory: if one is late, the whole process is late.
 const memoryTimeout = 5 * time.Second
 
-// link returns the settings of a master's stream.
 func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
 	timeout := o.timeout
 	if m.Capabilities().Local {
@@ -244,12 +243,10 @@ func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
 	return link.Settings{MaxTTL: o.maxTTL, Timeout: timeout, Prefix: o.prefix, Solo: o.solo, Logger: o.logger, Watcher: watcher}
 }
 
-// admission returns the settings that decide which servers may vote.
 func (o options) admission() admission.Settings {
 	return admission.Settings{MaxTTL: o.maxTTL, Guard: o.guard, MaxSkew: o.maxSkew, Logger: o.logger, Young: heartbeat.Settled, Key: protocol.Processes(o.prefix)}
 }
 
-// check returns the error in these settings of a lock, or nil.
 func (o *options) check(lock lockOptions) error {
 	switch {
 	case lock.ttl < minTTL:

@@ -13,7 +13,7 @@ import (
 type pace struct {
 	places   chan struct{} // has an entry for each free place
 	most     atomic.Int64  // the number of all places
-	answered atomic.Int64  // attempts since the last place was added
+	answered atomic.Int64  // attempts answered in time since the last place was added
 }
 
 const (
@@ -31,8 +31,8 @@ func newPace() *pace {
 	return p
 }
 
-// begin waits for a place for another attempt. It returns false if ctx ends, closing is closed, or the time of until passes before; no attempt may be
-// made then. until may be nil.
+// begin waits for a place for another attempt. It returns false, and no attempt may be made, if ctx ends, closing is closed, or the time that until
+// returns passes before. The zero time is for none.
 func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() time.Time) bool {
 	select {
 	case <-p.places:
@@ -55,7 +55,6 @@ func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() 
 	return false
 }
 
-// end gives back the place of an attempt.
 func (p *pace) end(late bool) {
 	most := p.most.Load()
 	switch {

@@ -26,7 +26,7 @@ type shared struct {
 	heart    *heart // nil if no other process has the masters
 
 	closing chan struct{} // closed when Close begins
-	unlocks callGroup     // running calls of Unlock; Close frees the locks that they have not
+	unlocks callGroup     // running calls of Unlock
 }
 
 // excluded returns the reason why this process may not lock at all, or nil.
@@ -37,7 +37,6 @@ func (s *shared) excluded() error {
 	return nil
 }
 
-// ends reports whether Close has begun.
 func (s *shared) ends() bool {
 	select {
 	case <-s.closing:
@@ -72,7 +71,6 @@ func (c *callGroup) enter() bool {
 
 func (c *callGroup) leave() { c.running.Done() }
 
-// close prevents further calls, and waits for the running ones.
 func (c *callGroup) close() {
 	c.mu.Lock()
 	c.closed = true

@@ -22,7 +22,7 @@ const (
 type subscriptions struct {
 	voters *vote.Masters
 	gates  *gates
-	name   string // the name of this process among the waiters
+	name   string
 	logger *slog.Logger
 
 	mu      sync.Mutex
@@ -33,7 +33,7 @@ type subscriptions struct {
 	running *sync.WaitGroup    // the current subscriptions, or the last ones
 }
 
-// begin counts a call that waits. After settled is closed, the call misses no wake-up of a master that answers.
+// begin counts a call that waits. After settled is closed, the call misses no wake-up of a master that has confirmed its subscription.
 func (u *subscriptions) begin() (settled <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -64,7 +64,6 @@ func (u *subscriptions) subscribe() {
 	u.stop, u.running, u.settled = stop, running, settled
 }
 
-// done ends the count for a call that has waited.
 func (u *subscriptions) done() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -78,7 +77,6 @@ func (u *subscriptions) done() {
 	}
 }
 
-// unsubscribe ends the subscriptions, unless a call waits again.
 func (u *subscriptions) unsubscribe() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -88,7 +86,6 @@ func (u *subscriptions) unsubscribe() {
 	}
 }
 
-// end ends the subscriptions for good, and waits until they have ended.
 func (u *subscriptions) end() {
 	u.mu.Lock()
 	if u.linger != nil {
@@ -102,7 +99,6 @@ func (u *subscriptions) end() {
 	}
 }
 
-// keep keeps a subscription on a master until ctx ends.
 func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func()) {
 	refused := false
 	for ctx.Err() == nil {
@@ -124,8 +120,8 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 	}
 }
 
-// wake handles a master's wake-up: the head of the key's gate tries again. If no call here wants the key any
-// more, the ticket is withdrawn, and the master wakes the next process in line instead.
+// wake passes a master's wake-up on to the call that asks for the key. If no call here wants the key any more, the ticket is withdrawn, and the
+// master wakes the next process in line instead.
 func (u *subscriptions) wake(s vote.Stream, w protocol.WakeUp) {
 	u.gates.wake(w.Key, w.Call, func() {
 		name := u.name
