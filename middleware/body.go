@@ -20,13 +20,12 @@ import (
 const (
 	// DefaultMaxBody is how many bytes of a body are read unless something else is set.
 	DefaultMaxBody = 1 << 20
-	// DefaultBodyTimeout is how long such a body may take to arrive unless something else is set.
+	// DefaultBodyTimeout is how long a body that is read may take to arrive unless something else is set.
 	DefaultBodyTimeout = 10 * time.Second
 )
 
-// body is a request's body on its way to the handler. It is read only when the handler reads it, unless a key or a signature needs it, the rule
-// buffers it, or the request waits. In these cases the handler reads the same bytes again. Nested rules share one body: an inner rule reads on where
-// the outer rule has stopped.
+// body is a request's body on its way to the handler. It is read only when the handler reads it, unless a rule needs or buffers it, or the request
+// waits. In these cases the handler reads the same bytes again. Nested rules share one body: an inner rule reads on where the outer rule has stopped.
 type body struct {
 	io.ReadCloser // the body that the client sends
 	source        io.Reader
@@ -37,7 +36,7 @@ type body struct {
 	parsed *bodyFields // the fields that the templates of a rule have read
 	budget *Budget
 	over   bool  // no rule will call end any more
-	ahead  bool  // the body was read while the request waited, as far as there was room
+	ahead  bool  // the body may be read while the request waits
 	filled bool  // a call has tried to read the whole body
 	err    error // the result of that call
 
@@ -48,7 +47,7 @@ type body struct {
 	atEnd    bool              // the source has returned io.EOF
 	raw      []byte            // the bytes that were read before
 	portions []*budget.Portion // the room that the body has, in each budget
-	trailers http.Header       // the trailers that the client has announced, except for fences
+	trailers http.Header       // the trailers that the client has announced, except for those that only the server may set
 }
 
 func newBody(w http.ResponseWriter, r *http.Request) *body {
@@ -66,8 +65,8 @@ func (b *body) use(rule *compiled) {
 	b.mu.Unlock()
 }
 
-// end is called when the rule is done with the request. The bytes that the handler has not read remain for later handlers, such as handlers of
-// errors, if the end of the request is known.
+// end is called when the rule is done with the request. Later handlers, such as handlers of errors, can read the bytes that the handler has not read
+// until the request's context ends, if it can end.
 func (b *body) end() {
 	b.stopReading()
 	b.over = true
@@ -159,7 +158,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.replay.Len() > 0 {
 		defer b.mu.Unlock()
 		n, err := b.replay.Read(p)
-		if b.replay.Len() == 0 { // replay is not needed any more
+		if b.replay.Len() == 0 {
 			b.forget()
 		}
 		return n, err
@@ -181,8 +180,8 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // noteEnd makes a body that was read to its end return EOF from then on. net/http's server closes the body when the response begins, and net/http's
-// transport reads once more after the end, to see whether more comes. It would find a closed body, and break the connection to an upstream that is
-// still working.
+// transport reads once more after the end, to see whether more comes. That read would find a closed body, and break the connection to an upstream
+// that is still working.
 func (b *body) noteEnd(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +205,7 @@ func (b *body) stripTrailers() {
 	})
 }
 
-// keep makes the bytes read so far available to the handler, in no more memory than they need.
+// keep makes the bytes read so far available to the handler, in little more than twice the memory that they need at most.
 func (b *body) keep() {
 	b.mu.Lock()
 	if len(b.raw) < cap(b.raw)/2 {
@@ -246,8 +245,8 @@ func (b *body) settle(keep int64) {
 	}
 }
 
-// A declared length alone takes no memory. The first bytes have a room of firstRead. After that a body may have room for so many times the bytes that
-// have arrived. The larger this factor is, the fewer bytes are copied.
+// Memory is taken as bytes arrive, and not for a declared length. A body begins with room for firstRead bytes. After that it has room for a multiple
+// of the bytes that have arrived. The larger this factor is, the fewer bytes are copied.
 const (
 	firstRead  = 1 << 10
 	ahead      = 16 // the factor for a body whose length is declared
@@ -260,7 +259,7 @@ type reading int
 const (
 	whole   reading = iota // before the lock is taken: reads to the end, and waits for room and for bytes
 	tried                  // in a dry run: takes room only if some is free, and leaves the rest to the next reader
-	inSpare                // while the request waits for its lock: as tried, but only in room that no key needs
+	inSpare                // while the request waits for its lock: as tried, but leaves half of the room to bodies from which keys are read
 )
 
 var errFull = errors.New("longer than may be read")
@@ -308,7 +307,8 @@ func (b *body) fill() error {
 }
 
 // readAhead reads the body while its request waits, until ctx ends. Over HTTP/1, the server notices only after the end of the body that a client has
-// left. The handler reads on from there. A body above max_body isn't read, and neither is a body that the client sends only when asked (Expect).
+// left. The handler reads on where readAhead has stopped. A body whose declared length is above max_body isn't read, and neither is a body that the
+// client sends only when asked (Expect).
 func (b *body) readAhead(ctx context.Context) {
 	r := b.request
 	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" || upgrades(r) {
@@ -316,7 +316,7 @@ func (b *body) readAhead(ctx context.Context) {
 	}
 	b.ahead = true
 	if r.ContentLength <= b.rule.MaxBody {
-		_ = b.read(ctx, inSpare) // the handler will get the same error
+		_ = b.read(ctx, inSpare) // the handler reads on, and finds an error of the connection itself
 		b.keep()
 	}
 }
@@ -493,7 +493,7 @@ func wrapped(w http.ResponseWriter) iter.Seq[http.ResponseWriter] {
 type patient struct {
 	source io.Reader
 	buffer []byte
-	last   atomic.Pointer[chan struct{}] // closed when the last read is done: a proxy may still read while its handler returns
+	last   atomic.Pointer[chan struct{}] // closed when the last read is done; atomic because a proxy may still read while its handler returns
 
 	rest []byte // bytes that nobody has taken yet; until the last read is done, rest and err belong to its goroutine
 	err  error  // the error that follows rest
@@ -525,7 +525,6 @@ func (p *patient) begin() {
 // isEmpty reports whether there are no bytes and no error to return, and no read is under way.
 func (p *patient) isEmpty() bool { return !p.underWay() && len(p.rest) == 0 && p.err == nil }
 
-// underWay reports whether a read is under way.
 func (p *patient) underWay() bool {
 	last := p.last.Load()
 	if last == nil {

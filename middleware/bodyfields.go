@@ -161,7 +161,8 @@ func (f *bodyFields) collectQuery() {
 	}
 }
 
-// changesNothing reports whether requests with this method have no form. A query has no fields of a form then.
+// changesNothing reports whether requests with this method change nothing. Without a body, such a request has no form, so no
+// reader takes its query for one.
 func changesNothing(method string) bool {
 	return slices.Contains([]string{"", http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
@@ -201,7 +202,8 @@ func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, a
 
 func (*elsewhereError) Unwrap() error { return ErrMissingKey }
 
-// beside compares the values in the body with the values in the query, or the other way round, because some readers merge the two.
+// beside returns an error if the values that some reader finds for a field in another place (aside) are not among its values, or
+// could not be read. Some readers merge the query with the body, for example.
 func beside(values []string, err error, aside *fields.Found) error {
 	switch {
 	case aside.Err != nil:
@@ -215,7 +217,6 @@ func beside(values []string, err error, aside *fields.Found) error {
 	return err
 }
 
-// hasAll reports whether values contains all of some.
 func hasAll(values, some []string) bool {
 	return !slices.ContainsFunc(some, func(one string) bool {
 		return !slices.ContainsFunc(values, func(value string) bool { return fold.Same(value, one) })

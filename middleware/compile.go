@@ -93,7 +93,6 @@ func byDefault(rule Rule) *compiled {
 	return &compiled{Rule: rule}
 }
 
-// compileTemplates parses the templates of the keys, of the ID and of the scope.
 func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 	set := new(fieldSet)
 	switch {
@@ -148,7 +147,7 @@ func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	return nil
 }
 
-// compileVerify compiles the signatures that the rule accepts. A secret must identify its sender, so no two senders may share a secret or a name.
+// compileVerify compiles the signatures that the rule accepts. No two senders may share a secret or a name, because both must identify the sender.
 func (c *compiled) compileVerify() error {
 	for _, v := range c.Verify {
 		verifier, err := signature.New(v.Scheme, v.Secrets)
@@ -173,7 +172,7 @@ func (c *compiled) compileVerify() error {
 	return nil
 }
 
-// check returns the first error in the rest of the rule. It checks remembered responses last, because they need the ID.
+// check returns the first error in the rest of the rule, and compiles the settings for remembered responses.
 func (c *compiled) check() error {
 	if err := cmp.Or(checkName("name", c.Name), c.checkSite()); err != nil {
 		return err
@@ -240,7 +239,6 @@ func checkName(setting, name string) error {
 	return nil
 }
 
-// checkSite returns an error if the rule can't have its Site.
 func (c *compiled) checkSite() error {
 	switch {
 	case c.Site == "":
@@ -287,7 +285,6 @@ func nameOfFunc(key KeyFunc) string {
 	return defaultName([]string{name[strings.LastIndexByte(name, '/')+1:]}, "")
 }
 
-// checkConcurrency returns an error if the rule can't have its Concurrency.
 func (c *compiled) checkConcurrency() error {
 	if err := c.Concurrency.Check(len(c.keys)); err != nil {
 		return err
@@ -330,7 +327,6 @@ func (c *compiled) checkHeader(setting, name, better string) error {
 	return nil
 }
 
-// compileRemember compiles the settings for remembered responses.
 func (c *compiled) compileRemember() (err error) {
 	settings := remember.Settings{Keep: c.Remember, Size: c.RememberSize, Quota: c.RememberQuota, Statuses: c.RememberStatus, MaxResult: redlock.MaxResult}
 	if c.Sealer != nil {

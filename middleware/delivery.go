@@ -20,7 +20,7 @@ import (
 )
 
 // Delivery says whose response a request gets: requests that are equal in all of its parts are one delivery, and all but the first are repeats. It is
-// what docs/guarantees.md#whose-response-it-is says. The rule is no part: a request may pass several, and each may get another name.
+// what docs/guarantees.md#whose-response-it-is says. The rule isn't a part, because one request may pass several rules, and a rule may be renamed.
 type Delivery struct {
 	Keys   []string // the request's keys, in any order; none under a rule with IdempotencyKey that compares fingerprints
 	ID     string   // the ID that the sender gave the delivery
@@ -32,7 +32,7 @@ type Delivery struct {
 	User   string   // the authenticated sender, if there is one and the rule sets no Scope
 }
 
-// identify returns the delivery that a request with these keys is one of, with an empty ID if it has none.
+// identify returns the delivery to which a request with these keys belongs. Its ID is empty if the request has none.
 func (c *compiled) identify(r *http.Request, signer string, keys []string) (d Delivery, err error) {
 	d.ID, err = c.dedupe(r)
 	switch {
@@ -104,8 +104,9 @@ func (c *compiled) comparesKeys() bool {
 	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
 }
 
-// fingerprint returns what makes requests of one delivery the same, unless the rule ignores that: method, target, body and, if they are no part of the
-// delivery, keys. Headers are none of it: a client may name other languages, cookies and traces with a repeat, and means the first request.
+// fingerprint returns a hash of the parts in which all requests of one delivery are equal: method, target, body and, if they are no part of the
+// delivery, keys. It is empty if the rule ignores fingerprints. Headers are not among the parts: a client may name other languages, cookies and
+// traces with a repeat, and means the first request.
 func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Fingerprint, err error) {
 	if !*c.Fingerprint {
 		return f, nil
@@ -120,8 +121,8 @@ func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Finge
 	return remember.FingerprintOf(body, append(slices.Clip(keys), r.Method, c.originalURL(r).RequestURI())...), nil
 }
 
-// asksPart reports whether a request may be answered with a part of the response, or with none, because it asks for that in a header. Such a response
-// isn't remembered: a repeat may ask for the whole. Nothing was done for it.
+// asksPart reports whether a request asks in a header for a part of the response, or for none unless a condition is met. Such a response isn't
+// remembered, because a repeat may ask for the whole. It may run again, because such a response means that nothing was changed.
 func asksPart(r *http.Request) bool {
 	return hasHeader(r.Header, []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"})
 }
@@ -172,7 +173,6 @@ func cleanPlace(place string) string {
 	return method + " " + clean.EscapedPath() + "?" + query
 }
 
-// errMissingID is the error for a request without the ID that the rule requires.
 var errMissingID = &refusalReason{outcome: OutcomeMissingID, text: "the request must have the header " + IdempotencyHeader + ", by which a repeat is told from a new request"}
 
 // errNoSite is the error for a request with an ID that may be for several sites, or for none.

@@ -11,12 +11,12 @@ import (
 
 // Explanation says what a rule would do with a request.
 type Explanation struct {
-	Keys     []string // the keys that would be locked, hashed if the rule demands it
+	Keys     []string // the keys that would be locked; a hash in place of a key of more than 200 bytes
 	Delivery string   // the ID that is compared with the IDs of other deliveries; empty for none
 	Host     string   // the ID counts for this host only; empty for any host
 	Site     string   // replaces Host if the rule has a Site
 	Place    string   // the ID counts for this method, path and query only; empty for all
-	Err      error    // the error with which the request would be refused before it asks for its lock, or nil
+	Err      error    // the error before the request asks for its lock, or nil; String says whether the request would be refused
 
 	rule *compiled
 	most map[string]int
@@ -32,7 +32,7 @@ func (c *compiled) explain(r *http.Request) Explanation {
 	req := &serving{rule: c, r: r}
 	req.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(c.MaxBody) // the request gets its own budget, because its body stays in memory to be read again
+		b.budget = NewBudget(c.MaxBody) // a budget of its own: the body stays in memory, to be read again, so its room in the rule's budget would not be given back
 	}
 	err := req.identify()
 	d := req.delivery

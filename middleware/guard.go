@@ -16,9 +16,9 @@ import (
 const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
 // hidesPath finds the parts of a path that some upstream takes off: a script, which serves the rest, and ASP.NET's sessions without cookies. Symfony,
-// CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A dot and a letter behind it are
-// no route, but belong to a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash, and no address before
-// them.
+// CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A dot and a letter or digit
+// behind it are no route, but belong to a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash behind
+// them, and no "@" before them.
 var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi)([^.]|\.([^a-z0-9]|$))|(^|/)[^/@]*\.(phar|pl|py|aspx?|cfm)/`)
 
 // frontController finds one at the beginning of a path, whose suffix needs no slash.
@@ -165,7 +165,7 @@ func hasRoute(query string) bool {
 		slices.ContainsFunc(parameters(query, "s"), func(value string) bool { return strings.ContainsAny(unescaped(value), slashes) })
 }
 
-// beginsWithPath reports whether CodeIgniter finds a path in a query. It takes the whole query for a path.
+// beginsWithPath reports whether CodeIgniter, which takes the whole query for a path, finds a path in it.
 func beginsWithPath(query string) bool {
 	name, _, _ := strings.Cut(query, "&")
 	name, _, _ = strings.Cut(name, "=")
@@ -192,7 +192,6 @@ func checkOverride(r *http.Request) error {
 	return nil
 }
 
-// hasParameter reports whether some reader finds the wanted parameter in a query.
 func hasParameter(query, wanted string) bool { return len(parameters(query, wanted)) > 0 }
 
 // parameters returns the values that readers find for a parameter in a query. PHP ends a name at a NUL or at brackets, and others end a pair at a

@@ -113,7 +113,7 @@ func mayReadBody(c *compiled) bool { return c.readsBody || c.keys == nil && c.de
 // Outcomes returns all outcomes.
 func Outcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }
 
-// Reason is the reason why the response to a delivery isn't remembered under a rule that remembers responses.
+// Reason is the reason why the response to a delivery isn't remembered, or not all of it, under a rule that remembers responses.
 type Reason string
 
 // Reasons returns all reasons, for metrics that begin at zero.
@@ -270,13 +270,13 @@ func detailOfLost(end redlock.End) string {
 	return "the lease could not be renewed"
 }
 
-// logPause is the time between two log lines about one outcome under one rule.
+// logPause is the time between two log lines about one subject, such as an outcome, under one rule.
 const logPause = 10 * time.Second
 
 // logPauses limits how many lines a rule logs about its requests, so that many refusals don't cause as many lines.
 type logPauses struct {
 	mu   sync.Mutex
-	last map[string]logged // the last line about each subject
+	last map[string]logged
 }
 
 // logged is the last line about one subject.

@@ -25,7 +25,8 @@ const (
 	aWildcard   = -2 // for a path whose segments may be values of wildcards in the key
 )
 
-// segment returns segment n of the path as the client sent it. It refuses a path that other readers split differently.
+// segment returns segment n of the path, unescaped and without its parameters. It refuses a path that other readers split
+// differently.
 func segment(r *http.Request, n int) (value string, err error) {
 	if err := grammar.Target(r); err != nil {
 		return "", err

@@ -23,7 +23,6 @@ type Preset struct {
 	IgnoreFingerprint bool          // a repeat may differ from the first delivery
 }
 
-// anyOf joins the alternatives of a placeholder.
 func anyOf(alternatives ...string) string { return strings.Join(alternatives, "|") }
 
 // allOf puts the prefix before each name, and joins them into a placeholder that takes all of them together.

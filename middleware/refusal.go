@@ -39,7 +39,7 @@ func (e *Refusal) Error() string { return e.Err.Error() }
 // Unwrap returns the error that has caused the refusal, of the key or of the lock.
 func (e *Refusal) Unwrap() error { return e.Err }
 
-// refusalReason is an error in the request itself, for which it is refused before it asks for its lock. Its text contains nothing from the request.
+// refusalReason is the reason why a request is refused before it asks for its lock. Its text contains nothing from the request.
 type refusalReason struct {
 	outcome Outcome
 	text    string
@@ -135,7 +135,7 @@ func (e *Refusal) Write(w http.ResponseWriter) {
 
 // holdTimes has the times for which the last requests of a rule held their locks, on any keys.
 type holdTimes struct {
-	holds [16]atomic.Int64 // in ns, the latest in a ring; 0 for a request that hasn't come yet
+	holds [16]atomic.Int64 // in ns, a ring of the latest ones; 0 until so many requests have come
 	count atomic.Uint32
 }
 

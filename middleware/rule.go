@@ -43,8 +43,8 @@ type Rule struct {
 	Wait time.Duration `json:"wait,omitempty"`
 	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
 	//
-	// If this process knew before the request came, the request waits for the rest of this time, or not at all, until masters are back. It
-	// never waits for longer than `wait`. `0`, in Go a negative value, means not at all.
+	// If this process has known that since before the request came, the request waits only for the rest of this time. After this time, no request
+	// waits for masters until they are back. No request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
 	MastersWait time.Duration `json:"masters_wait,omitempty"`
 	// How long the lease lasts, and so how long a key stays locked after its process has died. Default: 10s, or `max_ttl` if that is less.
 	//
@@ -371,7 +371,6 @@ func (rule *Rule) hasScope() bool { return rule.Scope != "" && rule.Scope != off
 
 func (rule *Rule) runsToEnd() bool { return rule.OnClientAbort != Cancel }
 
-// withKey returns the rule with one more key template.
 func (rule Rule) withKey(template string) Rule {
 	if template != "" {
 		rule.Keys = append([]string{template}, rule.Keys...)

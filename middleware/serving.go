@@ -41,9 +41,9 @@ type serving struct {
 	arrived time.Time
 
 	turn        Turn                 // doesn't change any more once the handler has it
-	delivery    Delivery             // without an ID it equals no other delivery
+	delivery    Delivery             // its ID is empty if the request has none, or if a rule around this one has locked the delivery
 	fingerprint remember.Fingerprint // the fingerprint of the request, if its response is remembered
-	asksPart    bool                 // the request has a header for which its response may be a part, or none
+	asksPart    bool                 // the request asks for a part of the response, or for none unless a condition is met
 
 	options []redlock.LockOption // the rule's options for locks, and the description of the request for operators
 
@@ -225,9 +225,9 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 	return nil, nil
 }
 
-// claim takes the lock on the delivery, which all processes share. A request that doesn't get this lock is a repeat, and may wait for the response to
-// the first request. A request holds the claim in addition to the lock on its keys, until unlockClaim is called. claim returns the delivery's
-// remembered response, if there is one.
+// claim takes the lock on the delivery. A request that doesn't get this lock is a repeat, and may wait for the response to the first request. The
+// request holds this lock beside the lock on its keys, until unlockClaim is called. claim returns the delivery's remembered response, if there is
+// one.
 func (s *serving) claim(alone bool) (*remember.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
 	if !alone { // the claim ends with the request, or with the lock on the keys
@@ -368,14 +368,14 @@ func (s *serving) run() error {
 	return refusal
 }
 
-// acceptIdentity makes the handler answer without compression, because a repeat may accept other encodings than the first request. It returns a
-// function that restores the header.
+// acceptIdentity asks the handler for a response without compression, because a repeat may accept other encodings than the first request. It
+// returns a function that restores the header.
 func (s *serving) acceptIdentity() (undo func()) {
 	accepted, sent := s.r.Header["Accept-Encoding"]
 	s.r.Header = maps.Clone(s.r.Header)
 	s.r.Header.Set("Accept-Encoding", "identity")
 	return func() {
-		if s.r.Header.Del("Accept-Encoding"); sent { // the header is a copy again
+		if s.r.Header.Del("Accept-Encoding"); sent { // handOver has cloned the headers again
 			s.r.Header["Accept-Encoding"] = accepted
 		}
 	}
@@ -441,7 +441,7 @@ func (s *serving) pass() error {
 	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
 }
 
-// brokenOff reports whether a handler that has returned may have left work behind: it failed, its client has left, or the
+// brokenOff reports whether a handler that has returned may have left work behind: it failed, it was canceled because its client has left, or the
 // status of its response says that it gave up on an upstream.
 func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	switch {
@@ -508,7 +508,6 @@ func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 	return func() { s.logRelease(lock, err) }
 }
 
-// logRelease logs an error of releasing a lock.
 func (s *serving) logRelease(lock *redlock.Lock, err error) {
 	switch lock.End() {
 	case redlock.EndUnconfirmed:
@@ -551,7 +550,7 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 	}
 }
 
-// releaseWith releases the claim when the lock on the keys is lost, so that the claim doesn't last longer even if the request is stuck.
+// releaseWith releases the lock on the delivery when the lock on the keys is lost, so that it doesn't last longer even if the request is stuck.
 func (s *serving) releaseWith(lock *redlock.Lock) {
 	context.AfterFunc(lock.Context(), func() {
 		if context.Cause(lock.Context()) != context.Canceled { // otherwise Unlock was called, after which the claim is released anyway
@@ -587,7 +586,7 @@ func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (
 	} else {
 		got, err = s.waitWhileServing(lock)
 	}
-	// If a wait ends before its first attempt got a reply, it has no other error.
+	// A wait that Shutdown has ended returns ErrHeld, or only Canceled if no master had replied yet.
 	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
 	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
 		err = errStopping
@@ -595,7 +594,8 @@ func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (
 	return got, err
 }
 
-// waitWhileServing calls acquire with a context that ends when the server is about to stop. Meanwhile it reads the body ahead.
+// waitWhileServing calls acquire. If that takes longer than uncontended, the context ends when the server is about to stop, and
+// the body is read ahead.
 func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
 	s.rule.observeWaits(1)
 	defer s.rule.observeWaits(-1)
@@ -770,14 +770,14 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 	s.rule.Logger.LogAttrs(context.Background(), slog.LevelInfo, message, attrs...)
 }
 
-// observeAcquired is called when the request has its lock.
 func (s *serving) observeAcquired(waited time.Duration) {
 	if s.rule.Observer != nil {
 		s.rule.Observer.Acquired(s.rule.Name, waited)
 	}
 }
 
-// observeUnlocked is called at the end of every request. A request with a lock is done only when the lock is released.
+// observeUnlocked is called at the end of every request, and counts it if it had no lock of its own. observeReleased counts the
+// others when their lock is released.
 func (s *serving) observeUnlocked() {
 	if s.acquired.IsZero() {
 		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)
@@ -848,7 +848,6 @@ func (s *serving) traceLoss() (stop func()) {
 	}
 }
 
-// noteLoss adds an event for the loss of the lock to the request's span.
 func (s *serving) noteLoss() {
 	s.span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", s.turn.Rule),
 		attribute.String("redlock.detail", detailOfLost(s.own.End()))))

@@ -791,7 +791,7 @@ func (s *source) fold(values []string) (folded []string, err error) {
 	return folded, nil
 }
 
-// escape appends a value to a key in its escaped form.
+// escape appends a value to a key: escaped, and with "=" after the value's label, if it has one.
 func (t *Template) escape(key []byte, value string) []byte {
 	const hex = "0123456789ABCDEF"
 	for _, c := range []byte(value) {
@@ -814,8 +814,8 @@ const (
 // errTooManyKeys is the error for a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
-// keysFunc derives the lock keys of a request, which holds all of them together. from has the index of each key's template. The caller may change the
-// slices. Errors are as for a KeyFunc.
+// keysFunc derives the lock keys of a request, which holds all of them together. from has the index of each key's template; it is nil if there is
+// only one. The caller may change the slices. Errors are as for a KeyFunc.
 type keysFunc func(*http.Request) (keys []string, from []int, err error)
 
 // Keys makes a KeyFunc usable as a keysFunc.

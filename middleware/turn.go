@@ -16,7 +16,7 @@ import (
 
 // Turn is one request's hold on its lock, from acquire to release. A handler finds its own with TurnFromContext.
 type Turn struct {
-	Key     string        // the lock key, hashed if the rule demands it; several are separated by spaces; empty if the request has none
+	Key     string        // the lock key, or its hash if it has more than 200 bytes; several are separated by spaces; empty if the request has none
 	Rule    string        // the name of the rule that has the lock
 	Outcome Outcome       // OutcomeAcquired, or the reason why the request is served without a lock
 	Detail  string        // the reason why there is no lock, for clients, such as the missing part of the key; never a value or a master
@@ -99,7 +99,7 @@ func (t *Turn) setFence(r *http.Request) {
 	r.Header.Set(t.fenceHeader, strconv.FormatUint(t.Lock.Fence(), 10))
 }
 
-// setOuterFence sets the header to the fence of a rule around this one. It was removed before, with the headers that the client sent.
+// setOuterFence sets the header to the fence of a rule around this one. The header was removed before, with the headers that the client sent.
 func (t *Turn) setOuterFence(r *http.Request, header string) {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && fold.SameHeader(outer.fenceHeader, header) {
@@ -169,7 +169,8 @@ func (t Turn) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// uncontended is how long it takes at most to get a free lock. A request that hasn't got its lock by then counts as waiting.
+// uncontended is how long it usually takes at most to get a free lock. Only a longer wait makes the request read its body ahead,
+// and ends when the server is about to stop.
 const uncontended = 10 * time.Millisecond
 
 // SlotHeader is the request header with the slot, for the upstream of a rule with Concurrency. Every rule removes this header from requests of

@@ -49,10 +49,8 @@ func New(size int64) *Budget {
 	return b
 }
 
-// Size returns how many bytes may be in memory at once.
 func (b *Budget) Size() int64 { return b.size }
 
-// Waiting returns how many bodies wait for room.
 func (b *Budget) Waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,7 +76,6 @@ type Pool struct {
 // NewPool returns a Pool from which nothing is taken yet.
 func NewPool() Pool { return Pool{of: make(map[string]int64)} }
 
-// Used returns how much all clients have taken.
 func (p *Pool) Used() int64 { return p.used }
 
 // Leaves reports whether the client may take this much more: it must leave enough of the limit to other clients.
@@ -102,10 +99,8 @@ type Portion struct {
 	taken  [pools]int64
 }
 
-// Budget returns the budget to which the portion belongs.
 func (p *Portion) Budget() *Budget { return p.budget }
 
-// Has returns how much room the portion has.
 func (p *Portion) Has() int64 {
 	p.budget.mu.Lock()
 	defer p.budget.mu.Unlock()
@@ -124,7 +119,6 @@ func (p *Portion) add(kind int, bytes int64) {
 	p.budget.pools[kind].Add(p.client, bytes)
 }
 
-// waiting is a portion that waits for more room.
 type waiting struct {
 	portion *Portion
 	more    int64
@@ -152,7 +146,7 @@ func (b *Budget) grant(p *Portion, more int64) bool {
 	return true
 }
 
-// serveLine gives room to the portions that wait, in the order in which they came.
+// serveLine gives room to the portions that wait and for which there is enough, in the order in which they came.
 func (b *Budget) serveLine() {
 	serve := func() {
 		b.line = slices.DeleteFunc(b.line, func(w *waiting) bool {
@@ -177,7 +171,7 @@ func (b *Budget) Portion(client string, most int64) *Portion {
 	return &Portion{budget: b, client: client}
 }
 
-// TrySpare takes more room if half of the room for large bodies remains free.
+// TrySpare takes more room if half of the room of the kind common remains free.
 func (p *Portion) TrySpare(more int64) bool {
 	b := p.budget
 	b.mu.Lock()

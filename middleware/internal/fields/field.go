@@ -213,8 +213,8 @@ func (f *Found) addText(value []byte) {
 	f.add(text)
 }
 
-// addNumber adds a number in one spelling, which 42, 42.0 and 4.2e1 have in common, as do all numbers that readers round to the same
-// number. It adds two values for a large number, because some readers keep it exact, and for a fraction, because some readers cut it.
+// addNumber adds a number in one spelling, which 42, 42.0 and 4.2e1 have in common. For a fraction it also adds the whole numbers to
+// which some readers cut or round it. A large number stays exact: Rounded returns the value that other readers find.
 func (f *Found) addNumber(text string) {
 	if f.failed() || slices.Contains(f.large, text) { // parsing some numbers takes long
 		return
@@ -234,8 +234,8 @@ func (f *Found) addNumber(text string) {
 	}
 }
 
-// addLarge adds numbers that many readers round. Rounded does so later, because the six bytes of 1e308 become 309, each time that the
-// body has them.
+// addLarge adds numbers that many readers round. Rounded rounds them later, and each only once, because the six bytes of 1e308 become
+// 309.
 func (f *Found) addLarge(texts ...string) {
 	for _, text := range texts {
 		if f.add(text); !f.failed() && !slices.Contains(f.large, text) {

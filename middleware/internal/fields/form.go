@@ -57,9 +57,8 @@ func InForm(raw []byte, fields []Field) ([]Found, error) {
 	return results, nil
 }
 
-// Collect returns all values of the fields that some reader may find if it takes the bytes for a form or a query. The bytes are
-// declared as something else, or some reader merges them with the body. If too many pairs may be the fields, all that were found have
-// an error.
+// Collect returns all values of the fields that some reader may find if it takes the bytes for a form or a query. The bytes are declared as
+// something else, or some reader merges them with the body. If too many pairs may be the fields, all of the results have an error.
 func Collect(raw []byte, fields []Field) []Found {
 	results := make([]Found, len(fields))
 	if bytes.IndexByte(raw, '=') < 0 {

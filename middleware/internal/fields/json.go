@@ -89,7 +89,7 @@ func (j *jsonReader) value(at []cursor) error {
 	case kind == '[' && slices.ContainsFunc(at, cursor.intoArray):
 		return j.array(at)
 	case len(at) == 0, kind == '{', kind == '[':
-		_, err := j.ReadValue() // skips the value unread
+		_, err := j.ReadValue()
 		j.end(at, make([]bool, len(at)))
 		return err
 	}
@@ -228,8 +228,8 @@ func (j *jsonReader) array(at []cursor) error {
 	return err
 }
 
-// element reads an element of an array, or a member of an object that PHP takes for an array. The alternatives of a field are found as
-// separate fields, and the first alternative present becomes the field's value.
+// element reads an element of an array, or a member of an object. The alternatives of a field are found as separate fields, and
+// the first alternative present becomes the field's value.
 func (j *jsonReader) element(at []cursor) error {
 	if j.members++; j.members > maxMembers {
 		return errTooManyMembers

@@ -123,7 +123,7 @@ func initialsOf(fields []Field) (may initials) {
 		for _, own := range fields[i].names {
 			switch {
 			case len(own.steps) == 0:
-			case own.steps[0].any || own.steps[0].optional || len(own.name) == 0: // a name of spaces alone isn't a name
+			case own.steps[0].any || own.steps[0].optional || len(own.name) == 0:
 				for c := range may {
 					may[c] = true
 				}

@@ -28,8 +28,8 @@ const (
 // maxHeader is how many bytes the target, or all cookies, may have. Most servers accept less.
 const maxHeader = 64 << 10
 
-// Target returns an error unless the target of a request is a path, perhaps with a query. Upstreams disagree on the path of any other
-// target: routers find no path in x:orders/42, but Python's upstreams do.
+// Target returns an error unless the target of a request is a path, perhaps with a query, or the method is CONNECT. Upstreams disagree on the path of
+// any other target: routers find no path in x:orders/42, but Python's upstreams do.
 func Target(r *http.Request) error {
 	target := r.RequestURI
 	if target == "" && r.URL != nil { // the request didn't come from a server
@@ -83,7 +83,8 @@ func Format(header, known string) (format string, err error) {
 // others finds names of other formats, which some readers look for anywhere in the header, and characters that may separate two headers.
 var others = regexp.MustCompile(`urlencoded|multipart|form-data|octet-stream|text/|,|[^ -~\t]`)
 
-// isUTF8 reports whether a charset is UTF-8. Many clients write utf8, and programs that know this name take it for UTF-8.
+// isUTF8 reports whether a body in this charset can be read as UTF-8. JSON may be declared as us-ascii, which Charset checks.
+// Many clients write utf8, and programs that know this name take it for UTF-8.
 func isUTF8(charset, format string) bool {
 	if len(charset) > 1 && charset[0] == '"' && charset[len(charset)-1] == '"' {
 		charset = charset[1 : len(charset)-1]
@@ -93,7 +94,8 @@ func isUTF8(charset, format string) bool {
 
 const ascii = "us-ascii"
 
-// Charset returns an error unless every character of a JSON body is in the charset that its Content-Type declares.
+// Charset returns an error if a JSON body has characters above ASCII after its Content-Type declares us-ascii. The only other
+// charset that Format accepts is UTF-8.
 func Charset(header string, body []byte) error {
 	if strings.Contains(strings.ToLower(header), ascii) && bytes.IndexFunc(body, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
 		return ErrParameter

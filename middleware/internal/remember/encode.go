@@ -20,7 +20,7 @@ const (
 	flagTooLarge    = 1 << 0 // from here on, flags of the response itself
 	flagFingerprint = 1 << 1
 
-	maxPlain  = 4 << 20 // the most bytes of a response that is stored neither compressed nor encrypted
+	maxPlain  = 4 << 20 // the most bytes of a response before it is compressed and encrypted
 	maxFields = 4096    // the most header lines and names of headers
 )
 
@@ -208,7 +208,6 @@ func (r *reader) number() uint64 {
 
 func (r *reader) text() string { return string(r.next(r.number())) }
 
-// count reads a number of fields.
 func (r *reader) count() uint64 {
 	n := r.number()
 	if r.damaged || n > r.fields {

@@ -16,9 +16,9 @@ const (
 	quotaSteps = 64 // the quota frees expired responses in so many steps
 )
 
-// quota bounds how many bytes the masters are asked to remember under a rule, so that clients that never repeat a request can't fill the
-// masters. Responses of 4xx have a separate part, so that they take nothing from others. No sender takes more than three times as much as it
-// leaves to others. The quota counts the responses that this process has stored since the rule was made.
+// quota bounds how many bytes the masters are asked to remember under a rule, so that clients that never repeat a request can't fill the masters.
+// Responses of 4xx have a separate part, so that they take nothing from others. No known sender takes more than three times as much as it leaves to
+// others. The quota counts the responses that this process has stored since the rule was made.
 type quota struct {
 	mu               sync.Mutex
 	finals, refusals ledger
@@ -33,7 +33,7 @@ type ledger struct {
 }
 
 type step struct {
-	ends time.Time // when the next step begins
+	ends time.Time // a response after this time begins the next step
 	of   map[string]int64
 }
 

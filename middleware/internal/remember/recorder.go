@@ -85,7 +85,7 @@ func (r *Recorder) tooLarge() bool { return r.crowded || max(r.written, r.declar
 // Crowded reports whether there was no room for the body.
 func (r *Recorder) Crowded() bool { return r.crowded }
 
-// grow makes room for n more bytes in the body, and reports whether it could. The capacity never exceeds what may be remembered.
+// grow makes room for n more bytes in the body, and reports whether it could. The capacity never exceeds the largest body that may be remembered.
 func (r *Recorder) grow(n int) bool {
 	need := len(r.body) + n
 	if need <= cap(r.body) {

@@ -68,7 +68,6 @@ func newSealingKey(secret []byte) sealingKey {
 	}
 }
 
-// key returns the key that has this ID.
 func (s *Sealer) key(id [idSize]byte) (sealingKey, bool) {
 	for _, k := range s.keys {
 		if k.id == id {

@@ -78,7 +78,6 @@ func (s *sender) giveUp() {
 	}
 }
 
-// gaveUp reports whether the sender has given the client up.
 func (s *sender) gaveUp() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

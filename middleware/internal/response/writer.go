@@ -22,7 +22,7 @@ import (
 // It holds back the last byte of a response of known length until the handler has flushed it or the lock is released: a client
 // that sends its next request as soon as it has the whole response must not meet the lock of the previous request.
 //
-// With a Buffer the handler doesn't wait for the client. Without one it waits for as long as the Patience.
+// With a Buffer the handler waits for the client only when the Buffer is full. No wait is longer than the Patience.
 type Writer struct {
 	http.ResponseWriter
 	Begun  bool // any part of a final response has been written
@@ -60,7 +60,6 @@ type Recorder interface {
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (w *Writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Header returns the headers that the handler may set.
 func (w *Writer) Header() http.Header {
 	if w.header != nil {
 		return w.header
@@ -113,7 +112,6 @@ func (w *Writer) beginBody() {
 	}
 }
 
-// passHeader copies the handler's headers to the inner writer.
 func (w *Writer) passHeader() {
 	if w.header == nil {
 		return

@@ -48,8 +48,8 @@ type scheme struct {
 	claim func(http.Header) (claim, bool)
 	// key makes a key from a secret. Default: the bytes of the secret.
 	key func(secret string) ([]byte, error)
-	// inside reports whether the body itself has signatures, and all are made with some of the keys. It is called if the headers have no
-	// signature.
+	// inside reports whether the body itself has signatures, and all are made with some of the keys. It is called if no signature in the headers
+	// matches.
 	inside func(body []byte, keys [][]byte) bool
 	// empty reports whether the sender's library also accepts a signed request without a body.
 	empty bool
