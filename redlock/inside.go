@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // Package inspect gets into a Locker here, and nowhere else.
@@ -16,6 +17,7 @@ func init() {
 		return hook.Inside{
 			Masters:          l.voters,
 			MaxTTL:           l.maxTTL,
+			StatusOf:         func(key string) any { return l.gates.statusOf(protocol.Key(l.prefix, key), key) },
 			EndByForce:       l.gates.endByForce,
 			UnlockForgetting: func(lock any) error { return lock.(*Lock).unlockForgetting() },
 			Difference:       l.heart.difference,

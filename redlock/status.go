@@ -251,6 +251,20 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeySt
 	return slices.Concat(parts...)
 }
 
+// statusOf returns the status of one key. full is the key as it is on the masters.
+func (g *gates) statusOf(full, key string) []KeyStatus {
+	g.mu.Lock()
+	at := g.byKey[full]
+	if at == nil {
+		g.mu.Unlock()
+		return nil
+	}
+	seen := at.see()
+	g.mu.Unlock()
+	seen.dropEnded()
+	return seen.appendStatuses(nil, key)
+}
+
 // appendStatuses appends the statuses of the gate: one for each lock that is held, or else one.
 func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	first := len(all)

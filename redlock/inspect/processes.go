@@ -88,10 +88,7 @@ func (in *inside) nameProcesses(ctx context.Context, key string, views ...*View)
 		return
 	}
 	names, turns := map[string]string{in.Process: in.Instance()}, make(map[string][]told)
-	for _, k := range in.Keys(key) {
-		if k.Key != key {
-			continue
-		}
+	for _, k := range in.StatusOf(key).([]redlock.KeyStatus) {
 		turns[in.Process] = append(turns[in.Process], told{k.Fence, Turn{redlock.Call{Label: k.Label, Since: k.Since, Request: k.Request}, k.Waiting, k.Line}})
 		for _, v := range views {
 			v.Slots = max(v.Slots, k.Slots)

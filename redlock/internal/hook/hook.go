@@ -18,10 +18,12 @@ var (
 	InsideOf func(ctx context.Context, locker any) (Inside, error)
 )
 
-// Inside is the part of a Locker that package inspect needs: the masters, and three things that only the Locker can do.
+// Inside is the part of a Locker that package inspect needs: the masters, and four things that only the Locker can do.
 type Inside struct {
 	*vote.Masters
 	MaxTTL time.Duration
+	// StatusOf returns the []redlock.KeyStatus of one key. Keys looks at all keys, of which a process may have many thousands.
+	StatusOf func(key string) any
 	// EndByForce ends the lock of this process with this token, if there is one, and reports whether it has. The key is as it is on the masters; by
 	// is who asks for it.
 	EndByForce func(key, token, by string) bool
