@@ -49,8 +49,8 @@ type App struct {
 	// The user name for masters whose URLs have none. Global placeholders are replaced.
 	// Default: none.
 	Username string `json:"username,omitempty"`
-	// The password for those masters, best as a placeholder: {file./run/secrets/redis} or
-	// {env.REDIS_PASSWORD}. Default: none.
+	// The password for masters whose URLs have none, best as a placeholder: {file./run/secrets/redis} or {env.REDIS_PASSWORD}.
+	// Default: none.
 	Password string `json:"password,omitempty"`
 	// The certificates for masters with rediss:// URLs. Default: those of the system, and none of our own.
 	TLS *TLS `json:"tls,omitempty"`
@@ -92,13 +92,13 @@ type App struct {
 	ctx        caddy.Context
 	bodies     *middleware.Budget
 	sealer     *middleware.Sealer // nil if responses are not encrypted
-	hideBudget func()             // from the metrics; nil if it isn't there
+	hideBudget func()             // removes the budget from the metrics; nil if they don't have it
 	settings   settings
 	share      *share
 
-	ourHeaders []string                   // that rules set, and no client may
-	strips     map[*caddyhttp.Server]bool // whether they are removed from each request of a server
-	checked    map[*caddyhttp.Server]bool // the servers that may have rules
+	ourHeaders []string                   // the headers that rules set, and that no client may set
+	strips     map[*caddyhttp.Server]bool // whether our headers are removed from each request of a server
+	checked    map[*caddyhttp.Server]bool // the servers whose routes checkServer has accepted
 }
 
 // UnmarshalJSON reads the settings as a Handler does.
@@ -157,15 +157,15 @@ func (a *App) inMemory() bool {
 	return len(a.settings.URLs) == 1 && strings.HasPrefix(a.settings.URLs[0], "memory:")
 }
 
-// Start joins the pool of lockers, unless a request has had the app join: the app http may have begun to serve before. It does not wait
+// Start joins the pool of lockers, unless a request has done so already, because the app http may have started before. It does not wait
 // for the masters.
 func (a *App) Start() error {
 	a.warnOfForged(a.ctx)
 	return a.share.take(&a.settings)
 }
 
-// join returns the locker for a request, and adds the request to its users. The request must leave. Where the configuration before has other
-// masters, or another prefix, its last requests have ended then.
+// join returns the locker for a request, which is one of its users until leave is called. If the former configuration has other masters or
+// another prefix, join first waits until the last requests of that configuration have ended.
 func (a *App) join(ctx context.Context) (*redlock.Locker, error) {
 	if err := a.share.take(&a.settings); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (a *App) join(ctx context.Context) (*redlock.Locker, error) {
 		return nil, err
 	}
 	before := a.share.before
-	if locker != a.share.locker { // it was made after Cleanup, for the last requests of a server
+	if locker != a.share.locker { // the locker was made after Cleanup, for the last requests of a server
 		before = a.settings.strangers()
 	}
 	if err := awaitEnd(ctx, before); err != nil {
@@ -187,9 +187,9 @@ func (a *App) join(ctx context.Context) (*redlock.Locker, error) {
 // Stop does nothing: requests may still hold locks. Cleanup leaves the pool.
 func (a *App) Stop() error { return nil }
 
-// Cleanup leaves the pool. The locker is closed when the last request that uses it is done, and no key is held after one any more. If the
-// grace period of an exit is over before that, the process ends with the lock in place: then no other process has its key before the lease
-// has ended, while the upstream may not have noticed yet that nobody reads its response.
+// Cleanup leaves the pool. The locker is closed when the last request that uses it is done, and hold_after_abort holds no key for one any
+// more. If the grace period of an exit is over before, the process ends without releasing its locks. Then the leases keep other processes
+// out, while the upstream may not have noticed yet that nobody reads its response.
 func (a *App) Cleanup() error {
 	if a.hideBudget != nil {
 		a.hideBudget()
@@ -205,7 +205,7 @@ var (
 	_ caddyfile.Unmarshaler = (*App)(nil)
 )
 
-// settings are those of an App with all placeholders replaced, and so with secrets in them.
+// settings are the settings of an App with all placeholders replaced, so they contain secrets.
 type settings struct {
 	connect.Options
 	URLs []string
@@ -229,7 +229,7 @@ func (a *App) resolved(ctx caddy.Context) (settings, error) {
 	return s, err
 }
 
-// check returns what is wrong with the settings, as far as that can be known before placeholders are replaced.
+// check returns an error in the settings that can be found before placeholders are replaced.
 func (a *App) check() error {
 	if a.BodyBudget < 0 {
 		return fmt.Errorf("body_budget %d: must be above 0", a.BodyBudget)
@@ -265,7 +265,7 @@ func (a *App) options(instance string) (connect.Options, error) {
 	})
 }
 
-// checkTTL returns why a rule may not have this ttl, if it may not; 0 stands for the default.
+// checkTTL returns an error if a rule may not have this ttl; 0 stands for the default.
 func (a *App) checkTTL(ttl time.Duration) error {
 	if least := 2 * a.settings.Timeout; ttl > 0 && ttl < least {
 		return fmt.Errorf("ttl %v: must be at least %v, twice the timeout in the global option redlock", ttl, least)
@@ -307,7 +307,7 @@ func (a *App) resolve(repl *caddy.Replacer) (settings, error) {
 	return s, nil
 }
 
-// doctorSettings returns what the command doctor needs to know of an app's settings in JSON, which may be absent.
+// doctorSettings returns the settings for the command doctor. text has the settings of the app in JSON; nil if there is no app.
 func doctorSettings(ctx caddy.Context, text json.RawMessage) (doctor.Settings, error) {
 	app := new(App)
 	if text != nil {
@@ -397,8 +397,8 @@ func trustPoolArgs(d *caddyfile.Dispenser, into *json.RawMessage) error {
 	return nil
 }
 
-// secured is what the settings of TLS come to. All but config tells them apart in the pool of lockers: the same settings with
-// other certificates in the files need new connections.
+// secured has the settings of TLS with their files read. The exported fields are a part of the sum in settings, because the same
+// settings with other certificates in the files need new connections.
 type secured struct {
 	config       *tls.Config
 	Trusted, Own [][]byte
@@ -407,7 +407,7 @@ type secured struct {
 	SkipVerify   bool
 }
 
-// check returns what is wrong, as far as that can be known without the files.
+// check returns an error that can be found without the files.
 func (t *TLS) check() error {
 	switch {
 	case (t.ClientCertificateFile == "") != (t.ClientCertificateKeyFile == ""):
@@ -418,7 +418,6 @@ func (t *TLS) check() error {
 	return nil
 }
 
-// load reads the files.
 func (t *TLS) load(ctx caddy.Context) (*secured, error) {
 	s := &secured{ServerName: t.ServerName, SkipVerify: t.InsecureSkipVerify}
 	s.config = &tls.Config{ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
@@ -449,15 +448,14 @@ func (t *TLS) load(ctx caddy.Context) (*secured, error) {
 			s.Trusted = append(s.Trusted, certificate.Raw)
 		}
 	} else {
-		s.Unknown = rand.Text() // they may have changed: new connections at each reload
+		s.Unknown = rand.Text() // the certificates may have changed, so each reload makes new connections
 	}
 	return s, nil
 }
 
-// masters returns the masters; it doesn't connect to them.
+// masters doesn't connect to the masters that it returns.
 func (s *settings) masters() ([]redlock.Master, error) { return redlock.DialTLS(s.secure(), s.URLs...) }
 
-// secure returns the settings of TLS, or nil.
 func (s *settings) secure() *tls.Config {
 	if s.TLS == nil {
 		return nil
@@ -465,8 +463,9 @@ func (s *settings) secure() *tls.Config {
 	return s.TLS.config
 }
 
-// series are the metrics of the process. Each configuration has a registry of its own, in which they are shown; they outlive it,
-// so that counters go on after a reload: those of a rule whose name the next one has as well. Those of others disappear.
+// series are the metrics of the process. Each configuration shows them in a registry of its own. They outlive the configuration,
+// so that the counters of a rule go on after a reload if the next configuration has a rule of this name. The counters of other
+// rules disappear.
 var series = metrics.New("caddy_redlock")
 
 // showMetrics shows the metrics where this configuration shows Caddy's own: at /metrics of the admin endpoint, and in the handler
@@ -484,8 +483,8 @@ func init() {
 	caddy.RegisterModule(adminAPI{})
 }
 
-// adminAPI is the console at /redlock/ of Caddy's admin endpoint, under the endpoint's own access rules. It is there
-// before there is a redlock app, and answers then that no lock is configured.
+// adminAPI is the console at /redlock/ of Caddy's admin endpoint, under the endpoint's own access rules. It is there even without a redlock app, and
+// then answers that no lock is configured.
 type adminAPI struct{}
 
 // CaddyModule returns the Caddy module information.
@@ -499,7 +498,7 @@ func (adminAPI) CaddyModule() caddy.ModuleInfo {
 // Routes returns the one route below which everything is.
 func (adminAPI) Routes() []caddy.AdminRoute {
 	handler := http.StripPrefix("/redlock", console.New(lockersInUse,
-		console.WithHosts("*"), // the endpoint checks it
+		console.WithHosts("*"), // the endpoint checks the Host
 		console.WithLogger(slog.New(currentLog{})), console.WithUser(certified)))
 	return []caddy.AdminRoute{{
 		Pattern: "/redlock/",
@@ -510,7 +509,7 @@ func (adminAPI) Routes() []caddy.AdminRoute {
 	}}
 }
 
-// certified returns whose certificate a request to a remote admin endpoint has come with.
+// certified returns the subject of the certificate with which a request has come to a remote admin endpoint, or "".
 func certified(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return ""

@@ -88,7 +88,7 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	}
 	known := settingsOf(d, a)
 	known["tls"] = func() error { a.TLS = new(TLS); return a.TLS.UnmarshalCaddyfile(d) }
-	delete(known, "source") // which only the Caddyfile itself has
+	delete(known, "source") // UnmarshalCaddyfile itself sets it
 	places, err := block(d, known)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func block(d *caddyfile.Dispenser, known map[string]func() error, repeated ...st
 		}
 		seen[name], places[name] = d.Line(), here()
 		if again {
-			delete(places, name) // the block's place is right for each
+			delete(places, name) // an error then names the place of the block, which is right for all of them
 		}
 		if err := read(); err != nil {
 			return nil, err
@@ -149,7 +149,7 @@ func block(d *caddyfile.Dispenser, known map[string]func() error, repeated ...st
 	return places, nil
 }
 
-// settingsOf returns what reads the settings of a struct, each by the type of its field.
+// settingsOf returns a function for each setting of a struct, which reads the setting by the type of its field.
 func settingsOf(d *caddyfile.Dispenser, of any) map[string]func() error {
 	known := make(map[string]func() error)
 	for name, field := range rule.Settings(of) {

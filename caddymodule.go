@@ -80,12 +80,12 @@ type Handler struct {
 
 	app        *App
 	serializer *middleware.Serializer
-	hideRule   func() // from the metrics; nil if it is not there
+	hideRule   func() // removes the rule from the metrics; nil if they don't have it
 	lines      *notices.Queue[notices.Line]
 }
 
-// UnmarshalJSON reads the settings as Caddy does, with durations such as "2s" and "1d". Numbers are refused: who writes 5 means seconds, and
-// Caddy nanoseconds.
+// UnmarshalJSON reads the settings as Caddy does, with durations such as "2s" and "1d". Numbers are refused, because a person who writes 5 means
+// seconds, and Caddy would read nanoseconds.
 func (h *Handler) UnmarshalJSON(text []byte) error {
 	type plain Handler // without this method
 	return rule.Unmarshal(text, (*plain)(h))
@@ -126,7 +126,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if err := h.app.checkTTL(h.TTL); err != nil {
 		return err
 	}
-	rule := h.Rule // its settings stay as they were given
+	rule := h.Rule // a copy, so that the settings of h stay as they were given
 	rule.Finished = finished
 	h.lines, rule.Logger = queuedLog(ctx)
 	rule.BodyBudget = h.app.bodies
@@ -220,7 +220,7 @@ func originalURL(r *http.Request) *url.URL {
 	return r.URL
 }
 
-// authenticated returns whom Caddy's authentication has found to send the request.
+// authenticated returns the user that Caddy's authentication has found, or "".
 func authenticated(r *http.Request) string {
 	id, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).GetString("http.auth.user.id")
 	return id
@@ -239,10 +239,10 @@ func (e publicError) Error() string { return e.Turn.Detail }
 
 func (e publicError) Unwrap() error { return e.Refusal }
 
-// serveInPlace copies the inner request over the outer one and serves that, because Caddy's placeholders are bound to the outer
-// one: they put back a body that they have read, and show what other handlers change. When the next handler has returned, the
-// request has its former context again, as that of the lock has ended. Only the context is switched: a proxy may still be
-// reading the request.
+// serveInPlace copies the inner request over the outer request, and serves the outer one, because Caddy's placeholders are bound
+// to it: they put back a body that they have read, and show what other handlers change. When the next handler has returned, the
+// request has its former context again, because the context of the lock has ended. Nothing else is put back, because a proxy may
+// still be reading the request.
 func serveInPlace(w http.ResponseWriter, outer, inner *http.Request, next caddyhttp.Handler) error {
 	ctx := &insideContext{inside: inner.Context(), outside: outer.Context()}
 	*outer = *inner.WithContext(ctx)
@@ -271,9 +271,9 @@ func (c *insideContext) Err() error { return c.now().Err() }
 
 func (c *insideContext) Value(key any) any { return c.now().Value(key) }
 
-// remain has a request, which is a user of the locker, be another one for as long as its keys are held after it.
+// remain adds a user to the locker, for as long as hold_after_abort holds the keys of a request that has ended.
 func (h *Handler) remain() (leave func()) {
-	_, _ = h.app.settings.join() // it is there already
+	_, _ = h.app.settings.join() // it has the locker, whose user the request still is
 	return h.leave
 }
 
@@ -284,8 +284,8 @@ func (h *Handler) leave() {
 	}
 }
 
-// check returns what is wrong with the configuration, as far as that can be known without the app and the secrets: the Caddyfile's
-// parser calls it, too.
+// check returns an error in the configuration that can be found without the app and the secrets: the Caddyfile's parser calls it,
+// too.
 func (h *Handler) check() error {
 	rule := h.Rule
 	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's is not known yet
@@ -301,7 +301,7 @@ func finished(err error) bool {
 	return errors.As(err, &response) && response.StatusCode > 0 && response.StatusCode < 499
 }
 
-// anySecrets returns the senders with secrets that every scheme accepts, each with another one.
+// anySecrets returns the senders with made-up secrets, which every scheme accepts, and which differ between senders.
 func anySecrets(senders []middleware.Verify) []middleware.Verify {
 	senders = slices.Clone(senders)
 	for i, v := range senders {
@@ -335,13 +335,13 @@ var strict = map[string]string{
 	"http.request.uri.path.":  "path.",
 }
 
-// isStrict reports whether a name in one of those families is that of a header, a cookie, a parameter or a segment of the
-// path.
+// isStrict reports whether package middleware reads a name in one of these families. In the family of the path, it reads only
+// segments.
 func isStrict(family, arg string) bool {
 	return family != "path." || strings.Trim(arg, "-0123456789") == ""
 }
 
-// strictName returns the name that package middleware has for one of Caddy's placeholders, if it reads that itself.
+// strictName returns package middleware's name for one of Caddy's placeholders, if that package reads the value.
 func strictName(name string) (string, bool) {
 	for caddys, ours := range strict {
 		arg, ok := strings.CutPrefix(name, caddys)
@@ -364,8 +364,8 @@ func fullName(name string) string {
 	return strings.Trim(segment[0].Text, "{}")
 }
 
-// placeholder returns what reads the value of a Caddy placeholder in a key template. It also knows the short names of the
-// Caddyfile, which Caddy does not expand in {header.A|query.b}.
+// placeholder returns the function that reads the value of a Caddy placeholder in a key template. It also knows the short names
+// of the Caddyfile, which Caddy does not expand in {header.A|query.b}.
 func placeholder(name string) (middleware.KeyFunc, error) {
 	switch name = fullName(name); name {
 	case "http.request.host", "http.request.method":
@@ -409,8 +409,8 @@ func placeholderOf(rule *middleware.Rule, name string) (middleware.KeyFunc, erro
 	return placeholder(name)
 }
 
-// hostLabel returns what reads a label of the host, counted from the right. Caddy would count the empty label behind a trailing
-// dot as well, so that a client could choose between two labels.
+// hostLabel returns the function that reads a label of the host, counted from the right. Caddy would count the empty label behind
+// a trailing dot as well, so that a client could choose between two labels.
 func hostLabel(number string) (middleware.KeyFunc, error) {
 	n, err := strconv.ParseUint(number, 10, 8)
 	if err != nil {
@@ -427,7 +427,8 @@ func hostLabel(number string) (middleware.KeyFunc, error) {
 	}, err
 }
 
-// pathPart returns what reads one of Caddy's parts of the path. Caddy would leave in what upstreams strip, such as ";v=1".
+// pathPart returns the function that reads one of Caddy's parts of the path. Caddy would keep text that upstreams strip, such as
+// ";v=1".
 func pathPart(name string) (middleware.KeyFunc, error) {
 	read, ok := map[string]func(dir, file string) string{
 		"dir":       func(dir, _ string) string { return dir },
@@ -441,14 +442,15 @@ func pathPart(name string) (middleware.KeyFunc, error) {
 	whole, err := middleware.Placeholder("path")
 	return func(r *http.Request) (string, error) {
 		text, err := whole(r)
-		return read(path.Split(norm.NFKC.String(text))), err // keys are compared like that: a wide dot is one
+		return read(path.Split(norm.NFKC.String(text))), err // keys are folded in this way, too: a wide dot becomes a dot
 	}, err
 }
 
-// turnVar names the variable of a request that holds what is shown of it.
+// turnVar is the variable of a request that has its shown.
 const turnVar = "http.redlock"
 
-// shown is what the placeholders and the access log show of a request. Their values are only computed when they are read.
+// shown has the turns that the placeholders and the access log show of a request. It computes a value only when the value is
+// read.
 type shown struct {
 	turns []ruleTurn // of the rules that the request has reached, the latest last
 	room  [1]ruleTurn
@@ -460,7 +462,7 @@ type ruleTurn struct {
 	refused bool
 }
 
-// show has the placeholders show this turn from now on, instead of that of another rule, and adds it to the access log.
+// show makes the placeholders show this turn from now on, and adds it to the access log.
 func show(r *http.Request, by caddyhttp.MiddlewareHandler, turn middleware.Turn, refused bool) {
 	ctx := r.Context()
 	s, ok := caddyhttp.GetVar(ctx, turnVar).(*shown)
@@ -550,7 +552,7 @@ func addTurn(into zapcore.ObjectEncoder, turn middleware.Turn) {
 	}
 }
 
-// warn logs what is valid, but hardly ever meant.
+// warn logs settings that are valid, but hardly ever meant.
 func (h *Handler) warn(log *zap.Logger) {
 	rule := []zap.Field{zap.String("rule", h.RuleName()), zap.String("at", h.Source["key"])}
 	for _, template := range h.templates() {
@@ -580,7 +582,6 @@ func (h *Handler) templates() []string {
 	return append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe, h.Scope)
 }
 
-// placeholders returns the placeholders in them.
 func (h *Handler) placeholders() (names []string) {
 	for _, template := range h.templates() {
 		names = append(names, placeholderNames(template)...)

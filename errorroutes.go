@@ -65,7 +65,7 @@ func sitesOf(ctx caddy.Context, routes caddyhttp.RouteList) (sites []site) {
 		for _, set := range route.MatcherSetsRaw {
 			var hosts caddyhttp.MatchHost
 			if raw := set["host"]; raw != nil && json.Unmarshal(raw, &hosts) == nil {
-				_ = hosts.Provision(ctx) // writes names as those of loaded routes are; Caddy reports what is wrong
+				_ = hosts.Provision(ctx) // spells the names as in loaded routes; Caddy itself reports errors
 			}
 			add(hosts, len(set))
 		}
@@ -110,7 +110,7 @@ func reached(sites []site, host string) (routes caddyhttp.RouteList) {
 	return routes
 }
 
-// matchesHost reports whether a host, which may be a pattern itself, is one of a pattern's.
+// matchesHost reports whether a pattern matches a host, which may be a pattern itself.
 func matchesHost(pattern, host string) bool {
 	want, have := strings.Split(pattern, "."), strings.Split(host, ".")
 	if len(want) != len(have) {
@@ -143,7 +143,7 @@ func conditionsOf(route caddyhttp.Route) (sets caddyhttp.MatcherSets) {
 	return sets
 }
 
-// node is what matters of a handler, which may be loaded or not.
+// node has the facts about a handler that matter here. The handler may be loaded or not.
 type node struct {
 	Handler        string                      `json:"handler"`
 	Name           string                      `json:"name"` // of a named route, or a rule
@@ -157,7 +157,7 @@ type node struct {
 		Env      map[string]string `json:"env"`
 	} `json:"transport"`
 
-	text     string   // in JSON
+	text     string   // the handler in JSON, unless it is loaded and no rewrite
 	required *Require // of redlock_require
 }
 
@@ -238,8 +238,9 @@ func (w walk) into(n node) (walk, caddyhttp.RouteList) {
 	return w, caddyhttp.RouteList{*route}
 }
 
-// rules reports whether there is a rule in the routes, and what it is that stands around one and may serve what it refuses. What stands
-// around the routes also stands around those behind them.
+// rules looks for rules in the routes. around names an intercept before the routes that may serve, without a lock, a request that a
+// rule refuses; after is the same for the handlers behind the routes. wrong names a handler that stands around a rule in this way. All
+// three are "" for none.
 func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after, wrong string) {
 	for _, route := range routes {
 		for _, n := range nodesOf(route) {
@@ -273,7 +274,7 @@ type progress struct {
 	own      bool     // it was rewritten to a page of the error route's own
 	locked   bool     // it has a rule again
 	required *Require // it has come through redlock_require; nil if not
-	rules    []string // that may have taken it
+	rules    []string // the rules that may have taken it
 }
 
 func (p progress) and(other progress) progress {
@@ -302,7 +303,7 @@ func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, 
 
 // through calls visit for each handler, with what has become of a request before it, and returns what has become of it behind the routes.
 func (w walk) through(routes caddyhttp.RouteList, now progress, visit func(n node, now progress)) progress {
-	groups := make(map[string]progress) // of which only one route runs
+	groups := make(map[string]progress) // only one route of each group runs
 	for _, route := range routes {
 		inside := now
 		for _, n := range nodesOf(route) {
@@ -351,10 +352,10 @@ func (n node) actsOn(own bool) bool {
 	return !own && !slices.Contains(harmless, n.Handler)
 }
 
-// rewritesToOwn reports whether a request is one for the error route's own page behind a rewrite.
+// rewritesToOwn reports whether a request asks for the error route's own page after this rewrite. own says whether it did before.
 func (n node) rewritesToOwn(own bool) bool {
 	switch n.URI {
-	case "": // it changes the method, or parts
+	case "": // the rewrite changes the method, or parts of the URI
 		return own && !placeholders.MatchString(n.text)
 	case "{http.matchers.file.relative}": // a file that was found for the path, as php_fastcgi does
 		return own
@@ -385,7 +386,7 @@ var placeholders = regexp.MustCompile(`\{[^"{}\s]+\}`)
 // notOfClient are the placeholders, by their beginnings, that show nothing of what a client has sent.
 var notOfClient = []string{"{http.error.", "{http.redlock.outcome}", "{http.redlock.rule}", "{env.", "{system."}
 
-// isOwnPath reports whether a URI has a path that no client has a part in, nor in a query if it has one.
+// isOwnPath reports whether a client has no part in the path of a URI, nor in its query.
 func isOwnPath(uri string) bool {
 	return strings.HasPrefix(uri, "/") && !slices.ContainsFunc(placeholders.FindAllString(uri, -1), func(name string) bool {
 		return !slices.ContainsFunc(notOfClient, func(known string) bool { return strings.HasPrefix(name, known) })

@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// register has the headers that a rule sets removed from each request of this Caddy, whether a rule takes it or not: an upstream that finds one
-// may rely on it. The first rule of a server has its routes checked as well.
+// register makes Caddy remove the headers that a rule sets from every request, even if no rule takes the request, because an upstream that
+// finds such a header may rely on it. For the first rule of a server, register also checks the server's routes.
 func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
 	for _, name := range rule.UpstreamHeaders() {
 		if !slices.ContainsFunc(a.ourHeaders, func(known string) bool { return strings.EqualFold(known, name) }) {
@@ -34,7 +34,8 @@ func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
 	return nil
 }
 
-// stripAll has our headers removed from the requests of the server that is being loaded, and of the others as far as that can be.
+// stripAll removes our headers from the requests of the server that is being loaded, and from requests of other servers where
+// that is possible.
 func (a *App) stripAll(ctx caddy.Context, loading *caddyhttp.Server) {
 	if !a.strips[loading] {
 		a.strips[loading] = a.newForged().standBefore(loading, loading.Routes, isLoading(loading.Routes))
@@ -71,11 +72,12 @@ func httpServers(ctx caddy.Context) map[string]*caddyhttp.Server {
 	return app.(*caddyhttp.App).Servers
 }
 
-// forgedHeaders removes headers that a client must not set. It is a matcher, as the first matcher of a server is the one place that each
-// of its requests comes through: a rule is loaded amid the handlers of its server, or after them, when they can't be changed any more.
+// forgedHeaders removes headers that a client must not set. It is a matcher, because every request of a server passes the first matcher.
+// A handler can't be added any more when a rule is loaded, because the other handlers of the server were loaded before, or are being
+// loaded.
 type forgedHeaders struct {
 	names *[]string              // of all rules; it grows until the configuration is loaded
-	sets  *caddyhttp.MatcherSets // to which it was added as a set of its own; nil if it is in another one
+	sets  *caddyhttp.MatcherSets // the sets to which it was added as a set of its own; nil if it is in the set of other matchers
 }
 
 func (a *App) newForged() *forgedHeaders { return &forgedHeaders{names: &a.ourHeaders} }
@@ -86,8 +88,8 @@ func (f *forgedHeaders) MatchWithError(r *http.Request) (bool, error) {
 	return f.sets == nil || len(*f.sets) == 1, nil
 }
 
-// standBeforeOther is standBefore for a server that may be loaded already, or later, in the random order of a map. It makes no difference of
-// that: a server without hosts whose first handler is no block of routes is left as it is.
+// standBeforeOther is standBefore for a server that may be loaded already, or later, because a map has a random order. The result is the
+// same in both cases: a server without hosts whose first handler is no block of routes is left as it is.
 func (f *forgedHeaders) standBeforeOther(server *caddyhttp.Server) bool {
 	if len(server.Routes) == 0 {
 		return true
@@ -100,8 +102,9 @@ func (f *forgedHeaders) standBeforeOther(server *caddyhttp.Server) bool {
 	return f.standBefore(server, server.Routes[:1], isLoading(server.Routes))
 }
 
-// standBefore has the headers removed before any of these routes sees a request. Those that are compiled have copies of their matchers,
-// whose sets are shared; what is inside of subroutes and named routes is only compiled for each request.
+// standBefore makes the routes remove the headers before any of them sees a request. changeable says that a set of matchers can be
+// added to the first route. A compiled route has copied the list of its sets, so only a set in the list can still change. Routes inside
+// of subroutes and named routes are compiled for each request.
 func (f *forgedHeaders) standBefore(server *caddyhttp.Server, routes caddyhttp.RouteList, changeable bool) bool {
 	for i := range routes {
 		sets := &routes[i].MatcherSets
@@ -121,7 +124,7 @@ func (f *forgedHeaders) standBefore(server *caddyhttp.Server, routes caddyhttp.R
 				}
 			case *caddyhttp.Invoke:
 				if named := server.NamedRoutes[handler.Name]; named != nil {
-					f.addTo(&named.MatcherSets) // it may get others yet
+					f.addTo(&named.MatcherSets) // a set of its own, because the route may still get other sets
 					return true
 				}
 			}

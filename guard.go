@@ -27,7 +27,7 @@ func init() {
 // of rules name methods and paths. Refusals have the outcome `unclear_target`, and are logged and counted as those of the rule `guard`.
 type Guard struct {
 	refusalOf func(r *http.Request, matters func(*http.Request) bool) *middleware.Refusal
-	hideRule  func() // from the metrics
+	hideRule  func() // removes the guard from the metrics
 	lines     *notices.Queue[notices.Line]
 }
 
@@ -36,7 +36,7 @@ func (Guard) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.redlock_guard", New: func() caddy.Module { return new(Guard) }}
 }
 
-// Provision has refusals logged and counted.
+// Provision makes the guard log and count its refusals.
 func (g *Guard) Provision(ctx caddy.Context) error {
 	rule := middleware.Rule{Name: "guard"}
 	g.lines, rule.Logger = queuedLog(ctx)
@@ -74,7 +74,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 // matters reports whether the guard looks at a request.
 func matters(r *http.Request) bool { return middleware.MayChange(r) || mayLock(r) }
 
-// mayLock reports whether the server of a request has a rule for it or for what an upstream may take it for.
+// mayLock reports whether the server of a request has a rule for the request, or for a request for which an upstream may take it.
 func mayLock(r *http.Request) bool {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if !ok || hasRule(server.Routes, r) {
@@ -106,8 +106,8 @@ func hasRule(routes caddyhttp.RouteList, r *http.Request) bool {
 	return false
 }
 
-// excludes reports whether a matcher can't match a request, whatever path an upstream finds in it. Matchers that name no method and no path
-// may match each.
+// excludes reports whether a matcher can't match a request, whatever path an upstream finds in it. Matchers that name no method and no path may match
+// any request.
 func excludes(matcher any, r *http.Request) bool {
 	switch matcher := matcher.(type) {
 	case *caddyhttp.MatchMethod:
@@ -128,7 +128,8 @@ func excludes(matcher any, r *http.Request) bool {
 	return false
 }
 
-// firstWord returns what each path of a pattern has in it: the first segment as far as it is no pattern itself, or nothing.
+// firstWord returns the text that every path of a pattern begins with, as far as its first segment has no wildcard. It may be
+// empty.
 func firstWord(pattern string) string {
 	word, _, _ := strings.Cut(strings.TrimPrefix(strings.ToLower(pattern), "/"), "/")
 	if i := strings.IndexAny(word, "*%{"); i >= 0 {

@@ -32,8 +32,8 @@ type pooledLocker struct {
 	closed  chan struct{}
 }
 
-// Destruct closes the locker; the pool calls it when the last user has left. A process that exits while a key is held by hold_after_abort
-// doesn't come to that: the work behind the key may still run, so the lease keeps others out until it ends.
+// Destruct closes the locker; the pool calls it when the last user has left. A process that exits while hold_after_abort holds a key doesn't release
+// that key: the work may still run, so the lease keeps others out until it ends.
 func (p pooledLocker) Destruct() error {
 	defer close(p.closed)
 	return p.Close()
@@ -45,7 +45,7 @@ func (s *settings) setSum() {
 	s.sum = sha256.Sum256(text)
 }
 
-// join returns the locker for these settings, and adds a user to it. The user must leave.
+// join returns the locker for these settings, and adds a user to it, which must call leave.
 func (s *settings) join() (*redlock.Locker, error) {
 	pooled, _, err := lockers.LoadOrNew(s.sum, func() (caddy.Destructor, error) {
 		masters, err := s.masters()
@@ -64,14 +64,14 @@ func (s *settings) join() (*redlock.Locker, error) {
 	return pooled.(pooledLocker).Locker, nil
 }
 
-// share is an app's own use of its pooled locker, besides those of its requests. It begins with the first request or with Start, whichever
-// comes first, and ends with Cleanup: the locker keeps what it knows meanwhile, even if no request is there.
+// share is an app's own use of its pooled locker, besides the uses by its requests. It begins with the first request or with Start, whichever
+// comes first, and ends with Cleanup, so that the locker stays while there is no request.
 type share struct {
 	once   sync.Once
 	taken  bool
 	err    error
 	locker *redlock.Locker
-	before []pooledLocker // strangers that were in use when it began
+	before []pooledLocker // the strangers that were in use when the share began
 }
 
 // take joins the pool, the first time.
@@ -94,8 +94,8 @@ func (s *share) giveBack(of *settings) error {
 	return of.leave()
 }
 
-// valid returns why join would fail, if it would, logs what it would warn of, which join doesn't, and connects to no master: masters in memory have their
-// names.
+// valid returns the error with which join would fail, or nil. It logs the warnings, which join doesn't. It connects to no master, because it makes a
+// locker on masters in memory that have the same names.
 func (s *settings) valid() error {
 	masters, err := s.masters()
 	if err != nil {
@@ -117,8 +117,8 @@ func (s *settings) leave() error {
 	return err
 }
 
-// strangers returns the lockers in use that could lock a key of these settings at the same time: the masters keep only those apart that have
-// the same prefix, and a majority in common.
+// strangers returns the lockers in use that could lock a key of these settings at the same time: the masters keep lockers apart only if these have
+// the same prefix, and a majority of the masters in common.
 func (s *settings) strangers() (strangers []pooledLocker) {
 	ours, err := s.masters()
 	lockers.Range(func(sum, value any) bool {
@@ -144,12 +144,12 @@ func (s *settings) refusal() error {
 		"requests of both would run beside each other. Load this when nothing is locked, add or remove one master at a time, or stop Caddy and start it with this", held)
 }
 
-// changeover is how long a request waits for those of a configuration that has just been replaced.
+// changeover is how long a request waits for the requests of a configuration that has just been replaced.
 const changeover = 5 * time.Second
 
 var errChangeover = errors.New("requests of a former configuration still lock with another key_prefix, or on other masters: try again")
 
-// awaitEnd waits until lockers are closed, as nothing else keeps their requests and this one apart.
+// awaitEnd waits until lockers are closed, because nothing else keeps their requests and this one apart.
 func awaitEnd(ctx context.Context, before []pooledLocker) error {
 	if len(before) == 0 {
 		return nil
@@ -166,7 +166,7 @@ func awaitEnd(ctx context.Context, before []pooledLocker) error {
 	return nil
 }
 
-// lockersInUse returns the lockers, the newest first. It adds no user: one that is closed meanwhile answers that it is.
+// lockersInUse returns the lockers, the newest first. It adds no user, so a locker may be closed at any time.
 func lockersInUse() (inUse []*redlock.Locker) {
 	var pooled []pooledLocker
 	lockers.Range(func(_, value any) bool {
@@ -183,14 +183,14 @@ func lockersInUse() (inUse []*redlock.Locker) {
 // exiting is canceled when the process is about to exit: then requests stop waiting for locks.
 var exiting, exit = context.WithCancel(context.Background())
 
-// noticeExit is called when a server shuts down, before that waits for its requests. A reload shuts servers down too.
+// noticeExit is called when a server shuts down, before the server waits for its requests. A reload shuts servers down too.
 func noticeExit() {
 	if caddy.Exiting() {
 		exit()
 	}
 }
 
-// queuedLog returns a module's log for requests, which don't wait for it, and the queue before it, which is to be closed.
+// queuedLog returns a module's log for requests, which don't wait for it, and the queue before it, which the module must close.
 func queuedLog(ctx caddy.Context) (lines *notices.Queue[notices.Line], logger *slog.Logger) {
 	lines = new(notices.Queue[notices.Line])
 	_, logger = notices.Log(lines, ctx.Slogger().Handler())
@@ -229,7 +229,7 @@ func init() { redis.SetLogger(clientLog{}) }
 // Package redlock itself logs once when a master fails, so these are only needed for debugging.
 type clientLog struct{}
 
-// clientLines are those that are to be written.
+// clientLines are the messages that are to be written.
 var clientLines = notices.Queue[string]{
 	Receive: func(text string) { clientLogger().Debug(text) },
 	Missed: func(n uint64) {

@@ -126,7 +126,6 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	return errors.Join(err, left)
 }
 
-// handler returns the handler for all requests.
 func (a *Agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/lock", a.exchanges(a.serveLock))

@@ -21,7 +21,7 @@ type problem struct {
 
 	Result *string `json:"result,omitempty"` // the result of work that was done before; nil for none
 
-	outcome string // for the header Redlock-Outcome; "" if the problem lies with the client itself
+	outcome string // for the header Redlock-Outcome; "" for all problems except work that is done
 }
 
 func (p *problem) Error() string { return p.Detail }
@@ -40,7 +40,7 @@ func doneProblem(err error) *problem {
 	return p
 }
 
-// write sends the problem. The header Redlock-Agent-Error tells a gateway that it has caused the problem itself, and not its client.
+// write sends the problem. The header Redlock-Agent-Error tells a gateway that the problem isn't its client's.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")

@@ -108,7 +108,7 @@ type ruleResponse struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
 	BodyTimeoutMS int64  `json:"body_timeout_ms"`
-	WaitMS        int64  `json:"wait_ms"` // after silence for this time and the time for the body, the gateway takes the agent for stopped
+	WaitMS        int64  `json:"wait_ms"` // if the agent is silent for this time, the time for the body and some seconds, the gateway takes it for stopped
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
 }

@@ -77,7 +77,7 @@ func (d *door) turnOut(latest *conn) {
 type conn struct {
 	net.Conn
 	door  *door
-	known atomic.Bool   // a request on the connection had the token, or no token is needed
+	known atomic.Bool   // a request on the connection has passed access.check
 	whole atomic.Bool   // a request is complete, and not answered yet
 	left  chan struct{} // closed when the client has closed the connection
 	leave sync.Once

@@ -103,8 +103,8 @@ func (t *turn) read() error {
 	return t.describe()
 }
 
-// describe makes the request of the gateway's client as a server would have received it. The request's context ends with the wait, because the turn
-// lasts as long as the work, even if the client leaves.
+// describe makes the request of the gateway's client as a server would have received it. The request's context ends if the gateway leaves while the
+// request waits. After that it lasts as long as the turn, because the work may go on after its client has left.
 func (t *turn) describe() error {
 	u, err := parseTarget(t.sent.Method, t.sent.Target)
 	if err != nil {

@@ -82,7 +82,7 @@ func (h *handler) forget(w http.ResponseWriter, r *http.Request, key string) *Pr
 func inspectKey(ctx context.Context, lockers []*redlock.Locker, key string, slot int) (*Inspection, *Problem) {
 	all, partial := Inspection{Key: key}, Inspection{Key: key}
 	var failure error
-	known := make(map[string]bool) // that have answered
+	known := make(map[string]bool) // the keyspaces whose masters have answered
 	for _, l := range lockers {
 		keyspace := l.Keyspace()
 		if known[keyspace] {
@@ -116,7 +116,7 @@ func noQuorum(err error) *Problem {
 	return problem("no_quorum", http.StatusServiceUnavailable, "Too few masters answer", err.Error())
 }
 
-// release ends the lock on the slot with this fence: of the lockers, only those can do it whose masters and prefix are those of the lock.
+// release ends the lock on the slot with this fence. Only lockers with the masters and the prefix of the lock can do that.
 func release(ctx context.Context, lockers []*redlock.Locker, key string, slot int, fence uint64) *Problem {
 	var failure error
 	for _, l := range lockers {
@@ -137,7 +137,7 @@ func release(ctx context.Context, lockers []*redlock.Locker, key string, slot in
 	return notReleased(seen, slot)
 }
 
-// forget has the masters of all lockers forget the result of a key.
+// forget makes the masters of all lockers forget the result of a key.
 func forget(ctx context.Context, lockers []*redlock.Locker, key string) (*Forgotten, *Problem) {
 	all, done := Forgotten{Key: key}, false
 	var failure, held error

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
-// asOperator returns the context of a request with who has sent it, which the log of the holder shows.
+// asOperator returns the context of a request with its sender, which the log of the holder shows.
 func (h *handler) asOperator(r *http.Request) context.Context {
 	who := r.RemoteAddr
 	if user := h.user(r); user != "" {
@@ -17,7 +17,7 @@ func (h *handler) asOperator(r *http.Request) context.Context {
 	return inspect.AskedBy(r.Context(), who)
 }
 
-// audit writes the line that stays of what an operator has done, or tried to.
+// audit logs an action of an operator, even if it failed.
 func (h *handler) audit(r *http.Request, what, key string, failure *Problem, more ...any) {
 	result := "done"
 	if failure != nil {

@@ -9,9 +9,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
-// folded leaves out the key of a delivery where another one of its request is there, unless somebody waits for it.
+// folded leaves out the key of a delivery if its request has another key, or waits for one, unless somebody waits for the key of
+// the delivery.
 func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
-	deliveries := make(map[string]bool) // of requests that have another key, or wait for one
+	deliveries := make(map[string]bool) // the deliveries of requests that have another key, or wait for one
 	note := func(key string, r *redlock.Request) {
 		if r != nil && r.Delivery != "" && r.Delivery != key {
 			deliveries[r.Delivery] = true
@@ -29,7 +30,7 @@ func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
 	return slices.DeleteFunc(all, func(k redlock.KeyStatus) bool { return k.Waiting == 0 && deliveries[k.Key] })
 }
 
-// turnOf returns nil if nothing is told.
+// turnOf returns nil if the turn isn't known.
 func turnOf(told *inspect.Turn) *Turn {
 	if told == nil {
 		return nil
@@ -85,7 +86,7 @@ func (c Call) String() string {
 	return strings.TrimPrefix(text, ", ")
 }
 
-// String is that of its call.
+// String returns the call as one line of text.
 func (t *Turn) String() string {
 	if t == nil {
 		return ""
@@ -93,7 +94,8 @@ func (t *Turn) String() string {
 	return t.Call.String()
 }
 
-// More returns how many calls of the process wait behind those of Line. One that waits itself is among those that do.
+// More returns how many calls of the process wait besides those in Line. If waits is true, the call of the turn waits as well,
+// and isn't counted.
 func (t *Turn) More(waits bool) int {
 	n := t.Waiting - len(t.Line)
 	if waits {
@@ -110,7 +112,7 @@ func (r *Request) Besides(key string) string {
 	return r.Delivery
 }
 
-// line is what the page shows of the calls behind one.
+// line has the calls behind another one, as the page shows them.
 type line struct {
 	Calls []Call
 	More  int

@@ -24,7 +24,7 @@ type handler struct {
 	user        func(*http.Request) string
 }
 
-// patience is how long the masters may take to answer for a key, all together: a Locker's own timeouts are shorter.
+// patience is how long a request to the console may take. A Locker's own timeouts are shorter.
 const patience = 5 * time.Second
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -40,7 +40,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve answers the request, or returns why it can't.
+// serve answers the request, or returns the reason why it can't.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 	if !slices.Contains(h.hosts, "*") && !hosts.Knows(r.Host, h.hosts) {
 		return problem("unknown_host", http.StatusForbidden, "The console is not known by this host", "Ask it by localhost or an address of loopback, or allow the name in the header Host (console.WithHosts).")
@@ -88,7 +88,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 	return problem("not_found", http.StatusNotFound, "There is nothing here", "There are /, /masters, /processes, /locks, /locks/{key} and /results/{key}.")
 }
 
-// keyOf returns the key that a path below a folder names, or the parameter key if it is that of the folder.
+// keyOf returns the key that a path below a folder names, or the parameter key if the path is the folder.
 func keyOf(folder, path string, parameters map[string]string) (key string, ok bool) {
 	if key, ok = strings.CutPrefix(path, folder+"/"); ok && key != "" {
 		return key, true
@@ -124,7 +124,8 @@ func allow(w http.ResponseWriter, r *http.Request, isKey, isResult bool) *Proble
 	return problem("method", http.StatusMethodNotAllowed, "The method is not allowed here", "Allowed: "+list+".")
 }
 
-// parse returns the parameters of the query. One that can't be read, or is given twice, is an error: the wrong lock would be released.
+// parse returns the parameters of the query. A parameter that can't be read, or is given twice, is an error, because otherwise the
+// wrong lock could be released.
 func parse(query string) (map[string]string, *Problem) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -140,7 +141,6 @@ func parse(query string) (map[string]string, *Problem) {
 	return parameters, nil
 }
 
-// answer writes a value as JSON.
 func answer(w http.ResponseWriter, contentType string, status int, value any) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)

@@ -13,16 +13,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
-// processes serves the list of all processes that share masters with this one.
 func (h *handler) processes(w http.ResponseWriter, r *http.Request) *Problem {
 	answer(w, "application/json", http.StatusOK, processesOf(r.Context(), h.lockers()))
 	return nil
 }
 
-// silence is for how long a process that lives may not be seen: it misses a second time to say so.
+// silence is for how long a process that lives may not be seen: it sends a beat every 2 s, and some beats may be lost.
 const silence = 7 * time.Second
 
-// processesOf asks the masters of each keyspace once: that of the newest locker there, as former ones go soon.
+// processesOf asks the masters of each keyspace once, by the first of its lockers: that is the newest one, and the others will be
+// closed soon.
 func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 	all, asked := Processes{Processes: []Process{}}, make(map[string]bool)
 	for _, l := range lockers {

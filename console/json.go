@@ -17,8 +17,8 @@ type Status struct {
 
 // Locker is a locker of the process, and what it knows of its masters.
 type Locker struct {
-	Instance  string   `json:"instance"`  // by which other processes know who holds a key
-	Prefix    string   `json:"prefix"`    // of its keys on the masters: processes with another one don't honor its locks
+	Instance  string   `json:"instance"`  // the name of this process, by which others know who holds a key
+	Prefix    string   `json:"prefix"`    // the prefix of its keys on the masters: processes with another prefix don't honor its locks
 	Ready     bool     `json:"ready"`     // whether locks can be taken now
 	Quorum    int      `json:"quorum"`    // masters that must grant a lock
 	Available int      `json:"available"` // masters that would grant one now
@@ -26,18 +26,18 @@ type Locker struct {
 	Waiting   int      `json:"waiting"`   // calls that don't have their lock yet
 	Error     string   `json:"error,omitempty"`
 	Masters   []Master `json:"masters"`
-	// What other processes with the same masters have otherwise.
+	// How the settings of other processes with the same masters differ.
 	Disagreements []Disagreement `json:"disagreements,omitempty"`
 }
 
-// Disagreement is what another process has otherwise.
+// Disagreement says how the settings of another process differ.
 type Disagreement struct {
 	redlock.Disagreement
 	MaxTTLSeconds float64 `json:"max_ttl_seconds,omitempty"`
-	Text          string  `json:"text"` // all of it, as a sentence
+	Text          string  `json:"text"` // the whole difference, as a sentence
 }
 
-// Processes is the response of GET /processes. It has what the masters know that answer.
+// Processes is the response of GET /processes. It has the processes that the masters know which have answered.
 type Processes struct {
 	Processes []Process `json:"processes"`       // sorted by instance
 	Error     string    `json:"error,omitempty"` // why some may be missing
@@ -46,7 +46,7 @@ type Processes struct {
 // Process is a process that shares masters with this one.
 type Process struct {
 	inspect.Process
-	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer than two seconds: it has ended, hangs, or is cut off from the masters
+	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer than 7 s: it has ended, hangs, or is cut off from the masters
 	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
 	Disagreement  *Disagreement `json:"disagreement,omitempty"`
 }
@@ -78,11 +78,11 @@ type Lock struct {
 	Since   time.Time `json:"since,omitzero"` // since when it has been held; or waited for, if this process doesn't hold it
 	Until   time.Time `json:"until,omitzero"` // when its lease ends, unless it is renewed
 	Fence   uint64    `json:"fence,omitempty"`
-	Slot    *int      `json:"slot,omitempty"` // that is held, of so many; each is listed. None for a key that one holds at a time
+	Slot    *int      `json:"slot,omitempty"` // the slot that is held, of Slots; nil for a key that one request holds at a time
 	Slots   int       `json:"slots,omitempty"`
 	Waiting int       `json:"waiting"`           // calls of this process that wait for it
-	Line    []Call    `json:"line,omitempty"`    // the first 20 of them, but for the one that the other fields are about
-	Request *Request  `json:"request,omitempty"` // for which it is held; or that which is first in line
+	Line    []Call    `json:"line,omitempty"`    // the first 20 of them, without the call that the other fields are about
+	Request *Request  `json:"request,omitempty"` // the request that holds the key, or the first one in line
 	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
 
@@ -126,25 +126,26 @@ type Turn struct {
 	Line    []Call `json:"line,omitempty"` // those of them that are behind it, at most 20
 }
 
-// Call is a call that holds a key, or waits for it: since it got it, or came.
+// Call is a call that holds a key or waits for it. Since is when it got the key, or when it came.
 type Call struct {
 	Rule    string    `json:"rule,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	Request *Request  `json:"request,omitempty"`
 }
 
-// Request is the request for which a lock is: see redlock.Request.
+// Request is the request that needs a lock: see redlock.Request.
 type Request struct {
 	Method  string `json:"method,omitempty"`
 	Path    string `json:"path,omitempty"` // without its query
 	ID      string `json:"id,omitempty"`
 	TraceID string `json:"trace_id,omitempty"`
 	Client  string `json:"client,omitempty"` // who has sent it, if its rule shows that
-	// The key that is locked besides, for its delivery: it is no row of its own in Locks.
+	// The key that is locked besides, for the delivery of the request. It has a row of its own in Locks only if somebody waits
+	// for it.
 	Delivery string `json:"delivery,omitempty"`
 }
 
-// Result is what is known of a result that is remembered, such as a response to a delivery. Its content is not shown.
+// Result has the facts about a result that is remembered, such as a response to a delivery, without its content.
 type Result struct {
 	Fence       uint64  `json:"fence"` // of the lock under which the work was done
 	Bytes       int     `json:"bytes"` // as they are stored
@@ -198,7 +199,7 @@ type Problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
 	Fence  uint64 `json:"fence,omitempty"` // of the lock that the key has now
-	// Lockers is what the masters that have answered say of the key, where they were too few.
+	// Lockers has the views of the masters that have answered, if they were too few.
 	Lockers []InspectedLocker `json:"lockers,omitempty"`
 }
 

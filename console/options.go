@@ -11,9 +11,9 @@ import (
 // Option changes what New returns.
 type Option func(*handler)
 
-// WithHosts allows further names in the header Host, beside localhost and the addresses of loopback: those by which operators reach
-// the console, without a port. A page of another site can have its own name lead to the console's address, and would be served as if
-// it were the console's own. "*" allows every name: for a console behind something that checks the name, or who asks.
+// WithHosts allows further names in the header Host, beside localhost and the addresses of loopback. Give the names by which operators reach the
+// console, without a port. A page of another site can have its own name lead to the console's address, and would be served as if it were the
+// console's own. "*" allows every name. It is for a console behind a server that checks the name, or the user.
 func WithHosts(names ...string) Option {
 	return func(h *handler) {
 		for _, name := range names {
@@ -22,11 +22,11 @@ func WithHosts(names ...string) Option {
 	}
 }
 
-// WithReadOnly has the console refuse to release locks and to forget results. Its page has no buttons for that.
+// WithReadOnly makes the console refuse to release locks and to forget results. Its page has no buttons for that.
 func WithReadOnly() Option { return func(h *handler) { h.readOnly = true } }
 
-// WithLogger sets the log that gets a line for each lock that somebody releases by force, and each result that somebody has the
-// masters forget, whether that succeeds or not: from where, who, which lock, and what came of it. Without it, that is slog.Default().
+// WithLogger sets the log that gets a line for each lock that somebody releases by force, and each result that somebody makes the masters forget,
+// whether that succeeds or not. The line says from where, who, which lock, and the result. Default: slog.Default().
 func WithLogger(logger *slog.Logger) Option { return func(h *handler) { h.logger = logger } }
 
 // WithUser says who has sent a request, as your authentication knows it, for the log. Without it, only the address is known.

@@ -56,7 +56,6 @@ type view struct {
 	Problem    *Problem // why there is none
 }
 
-// Held returns how many keys are held, by all lockers.
 func (v *view) Held() (n int) {
 	for _, l := range v.Status.Lockers {
 		n += l.Held
@@ -64,7 +63,6 @@ func (v *view) Held() (n int) {
 	return n
 }
 
-// Waiting returns how many calls wait.
 func (v *view) Waiting() (n int) {
 	for _, l := range v.Status.Lockers {
 		n += l.Waiting
@@ -83,13 +81,14 @@ func (v *view) Inspected() []InspectedLocker {
 // LastKey returns the last key of the page, behind which the next one begins.
 func (v *view) LastKey() string { return v.Locks.Locks[len(v.Locks.Locks)-1].Key }
 
-// For returns for how long something has been so.
+// For returns the seconds since this time.
 func (v *view) For(since time.Time) float64 { return max(0, v.Now.Sub(since).Seconds()) }
 
-// Left returns how long it will last.
+// Left returns the seconds until this time.
 func (v *view) Left(until time.Time) float64 { return max(0, until.Sub(v.Now).Seconds()) }
 
-// pagePatience is how long the page waits for what the masters know of other processes: it is needed most when they hang.
+// pagePatience is how long the page waits for the facts that the masters have about other processes. It is short, because the
+// page is needed most when masters hang.
 const pagePatience = time.Second
 
 func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[string]string, slot int) *Problem {

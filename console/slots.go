@@ -28,7 +28,7 @@ func slotOf(parameters map[string]string) (int, *Problem) {
 	return slot, nil
 }
 
-// inspectLocker returns what the masters of a locker see. It may do so with an error, too.
+// inspectLocker returns the key as the masters of a locker see it, even with an error if some have answered.
 func inspectLocker(ctx context.Context, l *redlock.Locker, key string, slot int) (*InspectedLocker, error) {
 	if slot != anySlot {
 		seen, err := inspect.Slot(ctx, l, key, slot)

@@ -71,12 +71,12 @@ func pageOf(keys []redlock.KeyStatus, after string, limit int) (page []redlock.K
 // The orders of a list of keys.
 const (
 	byKey     = "key"
-	byWaiting = "waiting" // those first for which most calls wait, and of these the oldest
+	byWaiting = "waiting" // the keys first for which most calls wait, and of these the oldest
 )
 
-// hottest returns the first of the keys by what waits for them, and then by their age.
+// hottest returns the keys for which most calls wait, and of these the oldest first.
 func hottest(keys []redlock.KeyStatus, limit int) []redlock.KeyStatus {
-	places := make([]int, len(keys)) // are faster to sort
+	places := make([]int, len(keys)) // indices are faster to sort than statuses
 	for i := range places {
 		places[i] = i
 	}

@@ -24,7 +24,7 @@ type verdict struct {
 	Runbook string // the section of docs/operations.md that says what to do, or empty
 }
 
-// judge returns the verdict on all lockers: that of the one which is worst.
+// judge returns the worst verdict on the lockers.
 func judge(status Status) verdict {
 	worst := verdict{Level: "none", Mark: "–", Color: "8a94a0", Title: "No lock is configured", Text: "This process takes no locks."}
 	for i, l := range status.Lockers {
@@ -83,7 +83,7 @@ func level(state redlock.MasterState) string {
 	case redlock.MasterAvailable:
 		return "good"
 	case redlock.MasterConnecting, redlock.MasterRestarted, redlock.MasterReplaced:
-		return "warn" // it ends by itself
+		return "warn" // this state ends by itself
 	}
 	return "bad"
 }

@@ -35,7 +35,7 @@ type failure struct {
 	reason redlock.MasterState
 }
 
-// drops are what a log and an Observer missed, and results that found no room.
+// drops count the lines and events that a log and an Observer missed, and the results that found no room.
 type drops struct{ lines, events, results uint64 }
 
 func (d *drops) add(status redlock.Status) {
@@ -128,7 +128,7 @@ func (s *locks) look() (statuses []redlock.Status) {
 	return statuses
 }
 
-// scrape is what the Lockers say at the time of a scrape.
+// scrape is the state of the Lockers at the time of a scrape.
 type scrape struct {
 	held      int
 	oldest    time.Duration
@@ -252,8 +252,8 @@ func (s *locks) scrape() *scrape {
 	return seen
 }
 
-// worse returns which status of a master is shown if several Lockers have it, as during a reload: that of a Locker which gets no
-// locks from it, else that of the newest one. A Locker that is only connecting doesn't know yet.
+// worse returns the status of a master that is shown if several Lockers have it, as during a reload: the status of a Locker that
+// gets no locks from it, or else of the newest Locker. A Locker that is only connecting doesn't know yet.
 func worse(older, newer redlock.MasterStatus) redlock.MasterStatus {
 	badness := func(status redlock.MasterStatus) int {
 		switch status.State {

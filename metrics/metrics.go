@@ -48,7 +48,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// events are the metrics of a namespace that are counted when something happens. Whoever makes one with them has it shown.
+// events are the metrics of a namespace that are counted when something happens. The methods counter and gauge make such a metric.
 type events struct {
 	namespace string
 	all       []vector
@@ -86,10 +86,10 @@ func (e *events) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// readings are metrics that are read at the time of a scrape, from what is seen then.
+// readings are metrics that are read at the time of a scrape.
 type readings[Seen any] []reading[Seen]
 
-// reading is one of them.
+// reading is one of them: read shows its values, from the state that was seen.
 type reading[Seen any] struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -106,7 +106,6 @@ func (all readings[Seen]) Describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-// collect shows what is seen.
 func (all readings[Seen]) collect(seen Seen, to chan<- prometheus.Metric) {
 	for _, r := range all {
 		r.read(seen, func(value float64, labels ...string) {
@@ -119,7 +118,7 @@ func describe(namespace, name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
 
-// label makes a text what a label must be. Masters in a Unix socket may be named by any bytes.
+// label makes a text valid UTF-8, as labels must be. A master at a Unix socket may have a name of any bytes.
 func label(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
 // bodies are the metrics of the memory for bodies.
@@ -130,7 +129,7 @@ type bodies struct {
 	budgets map[*middleware.Budget]int // how often each is watched
 }
 
-// memory is what the budgets of bodies have and use, in bytes.
+// memory is the memory that the budgets of bodies have and use, in bytes.
 type memory struct{ size, used int64 }
 
 func newBodies(namespace string) *bodies {

@@ -59,7 +59,7 @@ func (s *rules) histogram(name, help string) *prometheus.HistogramVec {
 	return h
 }
 
-// rule is the series of one rule: of what its requests can do, and of what they have done that it wasn't said to do.
+// rule has the series of one rule: for the events that Begin has announced, and for others that have happened all the same.
 type rule struct {
 	all    *rules
 	name   string
@@ -67,27 +67,28 @@ type rule struct {
 	series atomic.Pointer[series]
 }
 
-// series are those that a rule has. Counters begin at 0, because Prometheus sees no increase in a series that begins at 1.
+// series are the series of a rule. Counters begin at 0, because Prometheus sees no increase in a series that begins at 1.
 type series struct {
 	requests, passed map[middleware.Outcome]prometheus.Counter
 
-	// of a rule that takes locks
+	// nil for a rule that takes no locks
 	wait, hold prometheus.Observer
 	holding    prometheus.Gauge
 	most       prometheus.Gauge
 
-	waiting prometheus.Gauge // of one whose requests wait
+	waiting prometheus.Gauge // nil for a rule whose requests don't wait
 
-	// of one that remembers responses
+	// nil for a rule that remembers no responses
 	stored, bytes    prometheus.Counter
 	forgotten        map[middleware.Reason]prometheus.Counter
 	quota, quotaUsed [len(kinds)]prometheus.Gauge
 }
 
-// kinds are those of responses, each of which has a part of the quota.
+// kinds are the kinds of responses, each of which has a part of the quota.
 var kinds = [2]string{"final", "4xx"}
 
-// add adds the series of what a rule can do to those that it has, and returns them all. Those of a rule that is gone are shown to nobody.
+// add adds the series for these events to the series of the rule, and returns all of them. Nobody sees the new series of a rule that is
+// gone.
 func (r *rule) add(can middleware.Possible) *series {
 	r.all.mu.Lock()
 	defer r.all.mu.Unlock()
@@ -241,7 +242,7 @@ func (s *rules) leave(name string, r *rule) {
 	}
 }
 
-// rule returns the series of a rule; if there were none, they will stay.
+// rule returns the series of a rule. If it makes them, they stay, because nobody calls leave.
 func (s *rules) rule(name string) *rule {
 	s.mu.RLock()
 	r := s.byName[name]

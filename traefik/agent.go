@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// version is that of the wire which this plugin speaks.
+// version is the version of the agent's protocol that this plugin speaks.
 const version = "1"
 
 // agent is an agent, with the connections to it.
@@ -24,14 +24,14 @@ type agent struct {
 	target  string
 	secure  *tls.Config // nil: without TLS
 	local   bool        // it has the clock of this machine
-	head    string      // of each request
+	head    string      // the head of each request, behind its path
 
 	mu       sync.Mutex
-	idle     []*conn   // the one that was used last is the last
-	sweeps   int       // how often idle ones were looked through
-	sweeping bool      // they will be again
-	trouble  string    // why it is away; "" if it is not
-	since    time.Time // when that was last found
+	idle     []*conn   // the connection that was used last is the last one
+	sweeps   int       // how often sweep has run
+	sweeping bool      // sweep will run again
+	trouble  string    // why the agent is away; "" if it is not
+	since    time.Time // when the trouble was last found
 }
 
 var (
@@ -51,7 +51,7 @@ func agentAt(address, token, ca string) (*agent, error) {
 			return nil, fmt.Errorf("ca: %w", err)
 		}
 	}
-	id := address + "\x00" + token + "\x00" + string(pem) // which may be renewed
+	id := address + "\x00" + token + "\x00" + string(pem) // the certificates may be renewed
 	if a := agents[id]; a != nil {
 		return a, nil
 	}
@@ -95,12 +95,13 @@ func agentAt(address, token, ca string) (*agent, error) {
 	return a, nil
 }
 
-// opening returns how a request begins, with the first part of its body.
+// opening returns the beginning of a request: its head, and the first part of its body.
 func (a *agent) opening(path string, body []byte) []byte {
 	return append([]byte("POST "+path+a.head), chunk(body)...)
 }
 
-// wasAway reports whether the agent was away a moment ago: then a configuration with many routers doesn't wait for it at each.
+// wasAway reports whether the agent was away a moment ago. In this case, a configuration with many routers doesn't wait for the
+// agent at each router.
 func (a *agent) wasAway() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

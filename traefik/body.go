@@ -10,11 +10,11 @@ import (
 // bodyCopy sends the body of a request to the agent as it comes, in frames, and keeps it for the upstream.
 type bodyCopy struct {
 	kept     bytes.Buffer
-	trailers bool          // some were announced
+	trailers bool          // the client has announced trailers
 	done     chan struct{} // closed when no more is read
 }
 
-// copyBody begins to send the body, but no more than one byte over most: the agent refuses a longer one. If the agent refuses before
+// copyBody begins to send the body, but no more than one byte over most, because the agent refuses a longer body. If the agent refuses before
 // the body has come, giveUpBody ends the copy.
 func copyBody(r *http.Request, to io.Writer, most int64) *bodyCopy {
 	keepAnnounced(r)

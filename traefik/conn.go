@@ -18,14 +18,14 @@ import (
 type conn struct {
 	net    net.Conn
 	reader *bufio.Reader
-	sweeps int  // of the agent's idle connections, when it became one
+	sweeps int  // how often the agent had swept when the connection became idle
 	kept   bool // it was idle before
-	again  bool // the agent was away when it was taken
+	again  bool // the agent counted as away when the connection was taken
 }
 
 const (
 	dialWithin = time.Second
-	idleAfter  = 30 * time.Second // once or twice that; the agent keeps idle connections for longer
+	idleAfter  = 30 * time.Second // a connection is closed after once or twice this time; the agent keeps idle connections for longer
 	keepIdle   = 512
 )
 
@@ -46,7 +46,7 @@ func (a *agent) dial(ctx context.Context) (*conn, error) {
 	return &conn{net: c, reader: bufio.NewReader(c)}, nil
 }
 
-// connect returns the connection that was used last, or a new one.
+// connect returns the idle connection that was used last, or a new one.
 func (a *agent) connect(ctx context.Context, anew bool) (*conn, error) {
 	a.mu.Lock()
 	again := a.trouble != ""
@@ -66,7 +66,7 @@ func (a *agent) connect(ctx context.Context, anew bool) (*conn, error) {
 	return c, err
 }
 
-// keep makes a connection idle, whose request and response have ended.
+// keep makes a connection idle when its request and response have ended.
 func (a *agent) keep(c *conn) {
 	a.mu.Lock()
 	if len(a.idle) >= keepIdle {
@@ -100,7 +100,7 @@ func (a *agent) sweep() {
 	}
 }
 
-// drop closes the idle connections: they are those of an agent that is gone.
+// drop closes the idle connections, because their agent is gone.
 func (a *agent) drop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,7 +122,8 @@ func chunk(data []byte) []byte {
 // lastChunk ends a body.
 var lastChunk = []byte("0\r\n\r\n")
 
-// response reads the head of the response. That of something else than an agent, or of another version of the wire, is an error.
+// response reads the head of the response. It returns an error if no agent has answered, or an agent with another version of the
+// protocol.
 func (c *conn) response() (*http.Response, error) {
 	response, err := http.ReadResponse(c.reader, nil)
 	if err != nil {

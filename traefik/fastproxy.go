@@ -6,7 +6,7 @@ import (
 )
 
 // fastProxy returns where experimental.fastProxy is switched on in Traefik's static configuration, as far as a plugin can see, or "".
-// That proxy doesn't end its request to the upstream with the context: two requests would have one lock after a lease is lost.
+// That proxy doesn't end its request to the upstream when the context ends. So after a lost lease, two requests could run under one lock.
 func fastProxy(args, environment []string) string {
 	files := []string{}
 	for i, arg := range args {
@@ -41,7 +41,7 @@ func fastProxy(args, environment []string) string {
 	return ""
 }
 
-// switchesOnFastProxy reports whether a file, in YAML or TOML, has that setting outside of a comment.
+// switchesOnFastProxy reports whether a file, in YAML or TOML, has experimental.fastProxy outside of a comment.
 func switchesOnFastProxy(text string) bool {
 	for _, line := range strings.Split(strings.ToLower(text), "\n") {
 		setting := strings.Trim(line, " \t[\"'{")

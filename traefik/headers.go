@@ -8,10 +8,10 @@ import (
 // forwarded are the headers of the agent's refusals that clients get.
 var forwarded = []string{"Content-Type", "Cache-Control", "Retry-After", "Redlock-Outcome", "Www-Authenticate"}
 
-// slotHeader is where the upstream finds which of several slots the request has.
+// slotHeader is the header with the number of the slot, if several requests may hold a key.
 const slotHeader = "Redlock-Slot"
 
-// writeRefusal answers as the agent has said.
+// writeRefusal sends the agent's refusal to the client.
 func writeRefusal(w http.ResponseWriter, refusal *http.Response, text []byte) {
 	for _, name := range forwarded {
 		if value := refusal.Header.Get(name); value != "" {
@@ -57,15 +57,16 @@ func folded(c byte) byte {
 	return '-'
 }
 
-// announcedTrailers is a body behind which only those trailers come that were announced, as nobody could see before that another one
-// is a fence, or has the name of a header that is in the key.
+// announcedTrailers is a body that removes all trailers that the client hasn't announced, because nobody could see before whether
+// one of them has the name of the fence, or of a header that is in the key.
 type announcedTrailers struct {
 	body      io.ReadCloser
-	trailers  http.Header // of the request, to which the server adds those that come
+	trailers  http.Header // the trailers of the request, to which the server adds all that come
 	announced http.Header
 }
 
-// keepAnnounced removes trailers when they come. Requests without announced ones have none for the handlers behind Traefik's.
+// keepAnnounced makes the body remove trailers that weren't announced. If a request has announced none, the handlers behind
+// Traefik's get none.
 func keepAnnounced(r *http.Request) {
 	if r.Trailer != nil && r.Body != nil {
 		r.Body = &announcedTrailers{body: r.Body, trailers: r.Trailer, announced: r.Trailer.Clone()}

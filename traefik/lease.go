@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// lease is for how long a turn is certain. It counts from what was sent to the agent, never from what has come: the agent may have
-// been stopped, or its line may have waited, before it came.
+// lease says until when a turn surely has its lock. It counts from the time at which a mark was sent to the agent, and never from
+// the time at which a line has come, because the agent may have been stopped, or the line may have waited, before.
 type lease struct {
 	turn *turn
 
 	mu    sync.Mutex
-	marks map[int]time.Time // when each mark was sent that a line may yet answer; mark 0 is the request
-	mark  int               // the last one that was sent
+	marks map[int]time.Time // when each mark was sent that a line may still answer; mark 0 is the request
+	mark  int               // the last mark that was sent
 	end   time.Time
 	timer *time.Timer
 }
 
-// suspended is after how long a machine that was suspended finds out, as timers stand still meanwhile.
+// suspended is the longest pause between two looks at the clock, so that a machine that was suspended, during which timers stand
+// still, soon finds out.
 const suspended = time.Second
 
 var (
@@ -27,8 +28,8 @@ var (
 	errLost  = errors.New("redlock: the lock is lost: the agent has ended it, or is gone")
 )
 
-// watch reads what the agent says of a turn that lasts, until it says no more, and ends the request when its lease is over. If the end
-// wasn't the agent's last word, the lock is gone.
+// watch reads the agent's lines about a turn until the response ends, and ends the request when its lease is over. If no line has said
+// that the lock was released, the lock is lost.
 func (t *turn) watch() {
 	defer close(t.read)
 	l := &lease{turn: t, marks: map[int]time.Time{0: t.sent}}
@@ -58,13 +59,13 @@ func (t *turn) watch() {
 	}
 }
 
-// lose ends the request, and the turn, as the lock is lost.
+// lose ends the request and the turn, because the lock is lost.
 func (t *turn) lose(err error) {
 	t.cancel(err)
 	t.abort()
 }
 
-// renewed counts a line of the agent. Its own end never lies before the one that is known.
+// renewed moves the end of the lease to the end that a line of the agent gives, unless that is earlier.
 func (l *lease) renewed(said line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +88,8 @@ func (l *lease) renewed(said line) {
 	}
 }
 
-// remark sends a new mark to an agent of another machine if the last one was answered, so that the hundredth doesn't grow with the
-// time of the request.
+// remark sends a new mark to an agent on another machine if the last mark was answered. Otherwise the hundredth that renewed takes
+// off would grow with the time of the request.
 func (l *lease) remark(answered int) {
 	if l.turn.agent.local || answered != l.mark {
 		return
@@ -101,7 +102,7 @@ func (l *lease) remark(answered int) {
 }
 
 // left returns how long the lease is certain on both clocks: the monotonic one stands still while a machine is suspended, and the
-// other may be set back. It is at most a moment, after which to look again.
+// other may be set back. It is at most the constant suspended.
 func (l *lease) left() time.Duration {
 	now := time.Now()
 	left := l.end.Sub(now)

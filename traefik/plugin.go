@@ -1,9 +1,9 @@
-// Package traefik is a plugin for Traefik v3: one request per key at a time. It is a client of the agent (`redlock agent`), which
-// derives keys, checks signatures and locks as Caddy does; the plugin sends it each request, and the upstream what the agent says.
-// docs/traefik.md describes how to set it up.
+// Package traefik is a plugin for Traefik v3: one request per key at a time. It is a client of the agent (`redlock agent`), which derives keys,
+// checks signatures and locks as Caddy does. The plugin describes each request to the agent, and then refuses it, or passes it on with the headers
+// that the agent sets. docs/traefik.md describes how to set it up.
 //
 // Traefik runs the package in the interpreter Yaegi. So it imports only the standard library, whose code is compiled, and does
-// little itself: what each request runs is a few calls. TestYaegiRunsIt knows what Yaegi gets wrong.
+// little itself: each request runs a few calls. TestYaegiRunsIt knows what Yaegi gets wrong.
 package traefik
 
 import (
@@ -20,14 +20,14 @@ import (
 type Config struct {
 	// Agent is where the agent listens: unix:/path, http://host:port, or https:// behind a proxy. Default: unix:/run/redlock/redlock.sock
 	Agent string `json:"agent,omitempty" yaml:"agent,omitempty" toml:"agent,omitempty"`
-	// Token is what an agent that listens on TCP asks for; TokenFile a file with it.
+	// Token is the token of an agent that listens on TCP. TokenFile is a file with the token.
 	Token     string `json:"token,omitempty" yaml:"token,omitempty" toml:"token,omitempty"`
 	TokenFile string `json:"tokenFile,omitempty" yaml:"tokenFile,omitempty" toml:"tokenFile,omitempty"`
 
 	// CA is a file with the certificates, in PEM, of the authorities to trust for an agent at https://. Default: those of the system.
 	CA string `json:"ca,omitempty" yaml:"ca,omitempty" toml:"ca,omitempty"`
 
-	// Rule has all other settings, by name. The agent knows them, and says what is wrong with them.
+	// Rule has all other settings, by name. The agent knows them, and checks them.
 	Rule map[string]interface{} `json:"-" yaml:"-" toml:"-" mapstructure:",remain"`
 }
 
@@ -76,7 +76,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	return h, h.load(ctx)
 }
 
-// load asks the agent about the settings. That it is away is no error, as it may start later.
+// load asks the agent about the settings. It is no error if the agent is away, because it may start later.
 func (h *handler) load(ctx context.Context) error {
 	if h.agent.wasAway() {
 		return nil
@@ -133,7 +133,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // statusClientClosed is nginx's status for a request whose client has left.
 const statusClientClosed = 499
 
-// withoutAgent refuses a request that the agent could not judge, or serves it without a lock if that is wanted.
+// withoutAgent refuses a request that the agent could not judge, or serves it without a lock if on_no_quorum is pass.
 func (h *handler) withoutAgent(w http.ResponseWriter, r *http.Request, t *turn, err error) {
 	h.agent.away(h.name, err)
 	if h.rule.text("on_no_quorum") == "pass" && err != errBodyLate && t.rewind(r) {

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// rule is the settings of a middleware, which only the agent understands, and what it says about them.
+// rule has the settings of a middleware, which only the agent understands, and the agent's response about them.
 type rule struct {
 	settings map[string]interface{} // by name without case, underscores and hyphens
 	line     []byte                 // the settings as the agent gets them
-	opening  []byte                 // of a request for a turn, with them
+	opening  []byte                 // the beginning of a request for a turn, with the settings
 	mu       sync.Mutex
 	told     *ruleInfo // nil until the agent has been asked
 }
@@ -52,7 +52,7 @@ var separators = strings.NewReplacer("_", "", "-", "")
 // plain makes onNoQuorum, on_no_quorum and on-no-quorum one name, as for the agent.
 func plain(name string) string { return strings.ToLower(separators.Replace(name)) }
 
-// text returns a setting that counts while the agent is away.
+// text returns a setting that the plugin needs itself, such as while the agent is away.
 func (r *rule) text(name string) string {
 	value, ok := r.settings[plain(name)]
 	if !ok {
@@ -76,7 +76,7 @@ func (r *rule) fenceHeader() string {
 	return "Fencing-Token"
 }
 
-// info returns what the agent has said about the rule, or nil.
+// info returns the agent's response about the rule, or nil.
 func (r *rule) info() *ruleInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,7 @@ func (e *refusedRule) Error() string { return e.detail }
 // loadWithin is how long the agent may take to judge a rule.
 const loadWithin = 2 * time.Second
 
-// load asks the agent about the rule, unless it has said it before.
+// load asks the agent about the rule.
 func (r *rule) load(ctx context.Context, a *agent) error {
 	c, err := a.dial(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *rule) load(ctx context.Context, a *agent) error {
 	return nil
 }
 
-// detailOf returns what a problem+json says.
+// detailOf returns the detail of a problem, or its title.
 func detailOf(text []byte) string {
 	problem := struct {
 		Title  string `json:"title"`

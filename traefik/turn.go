@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// turn is a request's turn: a request to the agent, which lasts as long.
+// turn is the turn of a client's request: a request to the agent, which lasts as long as the client's.
 type turn struct {
 	agent    *agent
 	rule     *rule
 	info     *ruleInfo
 	conn     *conn
 	sent     time.Time      // when the agent was asked
-	copied   *bodyCopy      // what the agent has got of the request's body, or nil
+	copied   *bodyCopy      // the part of the request's body that the agent has got, or nil
 	response *http.Response // of the agent
 	lines    *json.Decoder  // of the response, if the turn was had
 	first    line
 
-	// Those of a request that has a lock; without one they are nil.
-	ctx     context.Context // of the request that is served: it ends with the lease
+	// The fields of a request that has a lock. Without a lock they are nil.
+	ctx     context.Context // the context of the request that is served: it ends with the lease
 	cancel  context.CancelCauseFunc
 	watcher *time.Timer   // calls watch
 	read    chan struct{} // closed when watch has ended
@@ -32,7 +32,7 @@ type turn struct {
 	whole bool // all of the response was read
 }
 
-// asked is what the agent gets to know of a request.
+// asked describes a request to the agent.
 type asked struct {
 	Method  string      `json:"method"`
 	Target  string      `json:"target"`
@@ -45,7 +45,7 @@ type asked struct {
 	Body    bool        `json:"body,omitempty"`
 }
 
-// line is what the agent says of a turn, at first and then after each renewal.
+// line is a line of the agent about a turn: the first one, or one after a renewal.
 type line struct {
 	Mark          int         `json:"mark"`
 	ValidMs       int64       `json:"valid_ms"`
@@ -59,12 +59,12 @@ type line struct {
 const (
 	silence    = 10 * time.Second       // how much longer than the rule says the agent may take to answer
 	endsWithin = 5 * time.Second        // how long the end of a response waits until the agent has released the lock
-	askAgain   = time.Second            // how often, while an agent goes
-	brief      = 250 * time.Millisecond // for how long nobody listens to the agent of this machine
+	askAgain   = time.Second            // the pause between two attempts while an agent is about to stop
+	brief      = 250 * time.Millisecond // how long a turn lasts before watch reads the lines of an agent on this machine
 )
 
-// take asks the agent for a turn, and waits for it in line, until the client leaves. An error is about the agent. Where an agent goes, the
-// one that takes its place is asked: at once, and then as long as the rule's wait allows, as other clients do.
+// take asks the agent for a turn, and waits for it in line, until the client leaves. An error is about the agent. If the agent is about to stop, take
+// asks the agent that takes its place: at once, and then for as long as the rule's wait allows.
 func (t *turn) take(r *http.Request) error {
 	withBody := t.info.ReadsBody && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
 	text, err := describe(r, withBody)
@@ -113,7 +113,7 @@ func (t *turn) take(r *http.Request) error {
 
 var errBodyLate = errors.New("the body of the request did not arrive in time")
 
-// try asks the agent once, on a new connection if that is wanted.
+// try asks the agent once, on a new connection if anew is true.
 func (t *turn) try(r *http.Request, text []byte, withBody, anew bool) error {
 	var err error
 	t.conn, err = t.agent.connect(r.Context(), anew)
@@ -133,7 +133,8 @@ func (t *turn) agentGoes() bool {
 	return t.response.StatusCode == http.StatusServiceUnavailable && (h.Get("Redlock-Agent-Error") != "" || h.Get("Redlock-Outcome") == "stopping")
 }
 
-// rewind has the request's body begin anew, after a turn that is broken off. It reports whether what was being read of it has come in time.
+// rewind breaks the turn off, and makes the request's body begin anew. It reports false if the part of the body that is being read doesn't
+// come in time.
 func (t *turn) rewind(r *http.Request) bool {
 	if t.conn != nil {
 		t.abort()
@@ -151,7 +152,7 @@ func (t *turn) rewind(r *http.Request) bool {
 	return true
 }
 
-// describe returns the line that describes a request, without its end.
+// describe returns the line that describes a request, without its line break.
 func describe(r *http.Request, withBody bool) ([]byte, error) {
 	a := asked{Method: r.Method, Target: r.RequestURI, Host: r.Host, Proto: r.Proto, Remote: r.RemoteAddr, Header: r.Header, Length: r.ContentLength, Body: withBody}
 	if r.Trailer != nil {
@@ -201,7 +202,7 @@ func (t *turn) begin(r *http.Request) error {
 	return t.conn.net.SetDeadline(time.Time{})
 }
 
-// refusal is what the agent refuses a turn with. It is an error if it isn't meant for the client.
+// refusal returns an error if the agent has refused the turn for a reason that isn't meant for the client, and nil otherwise.
 func (t *turn) refusal() error {
 	if t.response.Header.Get("Redlock-Agent-Error") == "" {
 		return nil
@@ -211,9 +212,9 @@ func (t *turn) refusal() error {
 	return errors.New("it answers " + t.response.Status + ": " + detailOf(text))
 }
 
-// request returns the request as the upstream gets it: without what clients sent under the name of the fence, and with the fence.
-// Its context ends when the lock is lost, and when the client leaves only if the rule says so. What uses r after the lock is released
-// gets no fence at all.
+// request returns the request for the upstream: with the headers that the agent sets, such as the fence, and without those that
+// clients sent under their names. Its context ends when the lock is lost, and when the client leaves only if the rule says so. A
+// handler that uses r after the lock is released finds no fence at all.
 func (t *turn) request(r *http.Request) *http.Request {
 	for _, name := range t.first.Strip {
 		delete(r.Header, name)
@@ -245,8 +246,9 @@ func (t *turn) request(r *http.Request) *http.Request {
 	return served
 }
 
-// listen has watch begin. As the lease counts from what was sent, a lock that ends before its time is all that watch can notice: over
-// a Unix socket, brief requests end without it. A connection through a network may end at the agent alone, which then releases the lock.
+// listen starts watch. The lease counts from the marks that were sent, so watch could only notice a lock that ends early: with an agent
+// on this machine, brief requests end without it. A connection through a network may end at the agent alone, which then releases the
+// lock, so in this case watch begins at once.
 func (t *turn) listen() {
 	t.read = make(chan struct{})
 	after := time.Duration(0)
@@ -298,10 +300,10 @@ func (t *turn) refused() (text []byte) {
 	return text
 }
 
-// giveUpBody is called before a response that isn't the upstream's, when the agent gets no more of the body: the read under way ends, as
-// Traefik's log counts what was read. A client that sends nothing for a second gets its response all the same, and its connection is
-// closed, as the rest of the body must not be taken for its next request. Some of Traefik's writers hide the connection, with which that
-// read ends then.
+// giveUpBody is called before a response that isn't the upstream's, when the agent gets no more of the body. It ends the read that is
+// under way, because Traefik's log counts the bytes that were read. A client that sends nothing for a second gets its response all the
+// same, and its connection is closed, because the rest of the body must not be taken for its next request. If a writer of Traefik's
+// hides the connection, the read ends with the connection.
 func (t *turn) giveUpBody(w http.ResponseWriter, r *http.Request) {
 	if t.copied == nil {
 		return

@@ -135,8 +135,8 @@ func (a *agentCommand) run(ctx context.Context) error {
 	return locker.Close()
 }
 
-// untilSignaled returns a context that ends when the process is told to end. Whoever sees that it has ended can send the next signal:
-// that one ends the process, and leaves the locks to their ttl. signal.NotifyContext would still swallow it.
+// untilSignaled returns a context that ends when the process is told to end. The next signal then ends the process at once, and
+// leaves the locks to their TTL; with signal.NotifyContext that signal would be lost.
 func untilSignaled(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	caught := make(chan os.Signal, 1)
@@ -152,7 +152,7 @@ func untilSignaled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// beside has the metrics, and the console or a part of it.
+// beside returns a handler for the metrics, and for the console or a part of it (seen).
 func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(series, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -162,7 +162,8 @@ func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
 	return mux
 }
 
-// forClients is the part of the console that is for whoever may lock: how the masters are, and who has a key that is named.
+// forClients returns the part of the console for everybody who may lock: the state of the masters, and who has a key that the
+// request names.
 func forClients(all http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && (r.URL.Path == "/masters" || r.URL.Path == "/locks" && r.URL.Query().Get("key") != "") {
@@ -179,7 +180,7 @@ func forClients(all http.Handler) http.Handler {
 // token returns the token that clients must send, or "".
 func (a *agentCommand) token() (string, error) {
 	if a.tokenFile == "" {
-		return strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")), nil // a file's newline may come with it
+		return strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")), nil // the variable may have been set from a file, with its newline
 	}
 	text, err := os.ReadFile(a.tokenFile)
 	if err != nil {
@@ -192,7 +193,7 @@ func (a *agentCommand) token() (string, error) {
 	return token, nil
 }
 
-// listeners returns the sockets that systemd has passed, or else those of --listen, and that for operators, or nil. The Unix sockets get
+// listeners returns the sockets that systemd has passed, or else the sockets of --listen, and the socket for operators, or nil. The Unix sockets get
 // their names last, so that an agent which can't start takes nobody's place.
 func (a *agentCommand) listeners(hasToken bool) (all []net.Listener, operators net.Listener, err error) {
 	if all, err = systemdSockets(); err != nil {

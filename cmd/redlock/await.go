@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// patience is how long a command waits without saying for what.
+	// patience is how long a command waits before it tells the reason.
 	patience = 300 * time.Millisecond
 	// tryPatience is how long --try waits for masters that are known to have a vote soon.
 	tryPatience = 10 * time.Second
@@ -24,26 +24,28 @@ const (
 	lookMost = 5 * time.Second
 )
 
-// mastersPatience is how long a command without --wait waits for a majority of the masters of which nobody knows when it comes.
+// mastersPatience is how long a command without --wait waits for a majority of the masters, if it isn't known when there will be
+// one.
 var mastersPatience = time.Minute
 
 // errNoMajority is the cause of the end of a wait for masters.
 var errNoMajority = errors.New("no majority of the masters could be reached in time")
 
-// errAgentEnds is the error of an agent that takes no more locks: another one may take its place. errNoAgent is that of none.
+// errAgentEnds is the error of an agent that takes no more locks: another one may take its place. errNoAgent is the error if no
+// agent answers.
 var (
 	errAgentEnds = errors.New("the agent takes no more locks")
 	errNoAgent   = errors.New("no agent answers")
 )
 
-// bound returns how long the command waits for the lock; 0 is for until it has it.
+// bound returns how long the command waits for the lock; 0 means until it has the lock.
 func (c *runCommand) bound() time.Duration {
 	most := c.wait
 	if c.try || c.waits && c.wait == 0 {
 		most = tryPatience
 	}
 	if c.period > 0 && (most == 0 || c.period < most) {
-		most = c.period // the next tick asks for itself
+		most = c.period // then the next start of the job asks for the lock
 	}
 	return most
 }
@@ -51,7 +53,7 @@ func (c *runCommand) bound() time.Duration {
 // tries reports whether the command waits for no other holder.
 func (c *runCommand) tries() bool { return c.try || c.waits && c.wait == 0 }
 
-// await takes the lock through the door. A wait with an end goes on, until then, where too few masters have a vote, unless it is known
+// await takes the lock through the door. While too few masters have a vote, it asks again until the wait is over, unless it is known
 // that they come too late.
 func (c *runCommand) await(ctx context.Context, d door) (*holding, error) {
 	w := &awaiting{run: c, door: d, began: time.Now()}
@@ -128,7 +130,7 @@ func (w *awaiting) again(ctx context.Context, err error) bool {
 	case !until.IsZero():
 		return w.end.IsZero() || until.Before(w.end)
 	case w.run.tries():
-		return status.Ready() // they don't know of this process yet, which takes seconds after they have started
+		return status.Ready() // the masters don't know this process yet: that takes seconds after they have started
 	}
 	return true
 }
@@ -147,15 +149,15 @@ func unlessWait(err error) error {
 	return err
 }
 
-// tell says what the command waits for, until the function that it returns is called: wherever its errors go, that too few masters have a
-// vote, whenever that changes; and to a person at the terminal, once, who has the lock. It ends a wait for masters that lasts for too long.
+// tell prints the reason for the wait, until stop is called: whenever the masters without a vote change, that there are too few with one;
+// and once, if a person reads it, who has the lock. It ends a wait for masters that lasts for too long.
 func (w *awaiting) tell(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		person := isTerminal(os.Stderr) && !w.run.tries()
-		missing, since := "", time.Time{} // what was told of the masters, and since when there is no majority
+		missing, since := "", time.Time{} // the absence that was told, and since when there is no majority
 		for pause := patience; ; pause = min(2*pause, lookMost) {
 			select {
 			case <-ctx.Done():
@@ -198,7 +200,7 @@ func (w *awaiting) tell(ctx context.Context) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// connects reports whether the first connections to the masters are still being made, which is no wait to speak of.
+// connects reports whether the first connections to the masters are still being made, which takes too little time for a message.
 func (w *awaiting) connects(status redlock.Status) bool {
 	hopeful := 0
 	for _, m := range status.Masters {
@@ -254,7 +256,8 @@ func absent(status redlock.Status) string {
 	return fmt.Sprintf("%d of %d have a vote, and %d are needed: %s", status.Available, len(status.Masters), status.Quorum, strings.Join(each, "; "))
 }
 
-// absence is what makes one absence of masters another one: which have no vote, and whether it is known until when.
+// absence returns a text that differs if other masters lack a vote, or if one lacks it for another reason. Masters that don't
+// answer have one reason, because their states change often.
 func absence(status redlock.Status) string {
 	each := []string{fmt.Sprint(status.Err)}
 	for _, m := range status.Masters {
@@ -269,8 +272,8 @@ func absence(status redlock.Status) string {
 	return strings.Join(each, " ")
 }
 
-// quorumAt returns when so many masters that have just started will have a vote again that they are enough; zero if they are too few, or
-// none is missing.
+// quorumAt returns the time at which enough of the masters that have just started will have a vote for a quorum. It is zero if they are
+// too few, or if there is a quorum already.
 func quorumAt(status redlock.Status) time.Time {
 	var restarted []time.Time
 	for _, m := range status.Masters {

@@ -20,23 +20,23 @@ type holding struct {
 	lease job.Lease
 	fence uint64
 	slot  int
-	// free frees the lock, and what it was taken with; done says whether the work is done.
+	// free frees the lock and closes its door; done says whether the work is done.
 	free func(done bool) error
 }
 
-// guardOff is the way out of that wait.
+// guardOff is the end of messages about masters that have just started: how a trial avoids the wait.
 const guardOff = "REDLOCK_RESTART_GUARD=off is for trials"
 
-// label is what others see of the holder, beside its name.
+// label is the label of the lock, which others see beside the name of the holder.
 const label = "redlock run"
 
 // door is what takes the lock: the masters, or an agent.
 type door interface {
-	// lock takes the lock, and waits for it so long; with nil until ctx ends.
+	// lock takes the lock. It waits for at most this time, or with nil until ctx ends.
 	lock(ctx context.Context, wait *time.Duration) (*holding, error)
 	// inspect returns who has the key, or "".
 	inspect(ctx context.Context) (holder string, fence uint64)
-	// status returns how the masters are. One without masters means that it isn't known.
+	// status returns the state of the masters. A Status without masters means that the state isn't known.
 	status(ctx context.Context) redlock.Status
 	close() error
 }
@@ -137,7 +137,7 @@ func heldAbove() map[string]uint64 {
 }
 
 // refuseOwn returns an error if a redlock run above this one has the key, which would wait for itself. Its variable alone doesn't say so:
-// a daemon may have inherited it, and the lock be gone.
+// a daemon may have inherited it, and the lock may be gone.
 func (c *runCommand) refuseOwn(ctx context.Context, inspect func(context.Context) (holder string, fence uint64)) error {
 	own, above := heldAbove()[c.key]
 	if !above || c.most > 1 {

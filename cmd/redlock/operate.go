@@ -62,7 +62,7 @@ type ownConsole struct {
 	handler http.Handler
 }
 
-// connectPatience is how long the masters have to be reached. Those that haven't been are shown as such.
+// connectPatience is how long the masters have to be reached. Other masters are shown as still connecting.
 const connectPatience = 2 * time.Second
 
 func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Values, into any) error {

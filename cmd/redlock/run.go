@@ -34,7 +34,7 @@ func init() {
 	if filepath.Base(os.Args[0]) == job.GuardName {
 		os.Exit(job.Guard())
 	}
-	runtime.LockOSThread() // main starts the command: package job
+	runtime.LockOSThread() // job.Run, which starts the command, needs the thread of main
 }
 
 // runCommand is redlock run with its flags.
@@ -42,7 +42,7 @@ type runCommand struct {
 	masters  connect.Settings
 	agent    string // "": on the masters
 	wait     time.Duration
-	waits    bool // whether the wait is bounded
+	waits    bool // --wait was given
 	try      bool
 	ttl      time.Duration
 	maxHold  time.Duration
@@ -108,7 +108,7 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 	return cmd
 }
 
-// jobOf returns what the arguments behind the flags say.
+// jobOf returns the key and the command that the arguments behind the flags name.
 func jobOf(args []string) (key string, command []string, err error) {
 	const usage = "want redlock run [flags] KEY -- command [argument…]"
 	switch {
@@ -130,7 +130,7 @@ func jobOf(args []string) (key string, command []string, err error) {
 	return key, command, err
 }
 
-// source finds out whom to ask: an agent, unless masters are named more closely.
+// source decides whether to ask an agent: the one of --agent or REDLOCK_AGENT, unless the flags name masters.
 func (c *runCommand) source(flags *pflag.FlagSet) error {
 	if named := flags.Changed("masters") || flags.Changed("masters-file"); !named {
 		c.agent = cmp.Or(c.agent, os.Getenv("REDLOCK_AGENT"))
@@ -140,7 +140,7 @@ func (c *runCommand) source(flags *pflag.FlagSet) error {
 	return connect.Environment(flags)
 }
 
-// check returns what is wrong with the flags, and sets the defaults that depend on each other.
+// check returns an error in the flags, and sets the defaults that depend on other flags.
 func (c *runCommand) check(given func(flag string) bool) error {
 	if c.ttl == 0 {
 		c.ttl = redlock.DefaultTTL
@@ -230,8 +230,8 @@ func (c *runCommand) run() error {
 	return nil
 }
 
-// lockHold returns how long the lock may be held; 0 is for until the command ends. A command that gets TERM at its max hold has the lock
-// until it is killed.
+// lockHold returns how long the lock may be held; 0 means until the command ends. A command that gets TERM after --max-hold keeps the
+// lock until it is killed.
 func (c *runCommand) lockHold() time.Duration {
 	if c.maxHold == 0 {
 		return 0
@@ -263,7 +263,7 @@ func (c *runCommand) environment(held *holding) []string {
 	return env
 }
 
-// refused returns what is told of a lock that wasn't had.
+// refused returns the error to print, with its exit code, if the lock can't be had.
 func (c *runCommand) refused(err error) error {
 	switch {
 	case errors.Is(err, redlock.ErrNoQuorum) && errors.Is(err, redlock.ErrRestarted):
@@ -281,10 +281,10 @@ func (c *runCommand) refused(err error) error {
 	case errors.As(err, new(*coded)):
 		return err
 	}
-	return &coded{codeUsage, connect.Named(err, func(option string) string { return "--" + strings.ReplaceAll(option, " ", "-") })} // what is about no lock is about the call, such as its key
+	return &coded{codeUsage, connect.Named(err, func(option string) string { return "--" + strings.ReplaceAll(option, " ", "-") })} // any other error is about the call, such as its key
 }
 
-// onTerminal returns what a person is told, and cron is not.
+// onTerminal returns an error for a person at the terminal, and nil for cron.
 func onTerminal(format string, args ...any) error {
 	if !isTerminal(os.Stderr) {
 		return nil

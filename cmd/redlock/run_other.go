@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// runCmd says that there is none: the command could not be kept from outliving its lock without process groups.
+// runCmd returns a command that only fails: without process groups, the command that it runs could outlive its lock.
 func runCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:                "run",

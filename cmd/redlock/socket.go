@@ -19,8 +19,8 @@ type socketRights struct {
 	replace     bool
 }
 
-// listen makes a Unix socket, with its folder if need be. It has another name until publish gives it its own, so that nobody can connect
-// before its rights are set.
+// listen makes a Unix socket, and its folder if need be. The socket has another name until publish gives it this path, so that nobody
+// can connect before its rights are set.
 func (s socketRights) listen(path string) (*unixSocket, error) {
 	mode, err := strconv.ParseUint(s.mode, 8, 32)
 	if err != nil || mode > 0o777 {
@@ -69,8 +69,8 @@ func (s socketRights) listen(path string) (*unixSocket, error) {
 // unixSocket is a listener whose socket gets its name when all is ready.
 type unixSocket struct {
 	net.Listener
-	path string // that it is for
-	name string // that it has
+	path string // the name that publish gives the socket
+	name string // the present name of the socket
 	made fs.FileInfo
 }
 

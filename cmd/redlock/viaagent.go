@@ -29,7 +29,7 @@ import (
 // agentPatience is how long an agent may take to answer, beyond a wait for a lock.
 const agentPatience = 10 * time.Second
 
-// errHangs is the end of a call to an agent that doesn't answer.
+// errHangs is the error for an agent that doesn't answer.
 var errHangs = fmt.Errorf("it has not answered for %v: if it hangs, start it again", agentPatience)
 
 // agentClient asks an agent on a Unix socket: on the same machine, so both have the same clocks.
@@ -46,7 +46,7 @@ func newAgentClient(address string) (*agentClient, error) {
 	return &agentClient{address, path}, nil
 }
 
-// dial connects to the agent, until ctx ends.
+// dial connects to the agent. The end of ctx closes the connection, unless kept is called before, which then reports true.
 func (a *agentClient) dial(ctx context.Context) (conn net.Conn, kept func() bool, err error) {
 	bounded, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
 	defer cancel()
@@ -76,7 +76,7 @@ func chunk(text string) string {
 	return fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
 }
 
-// get has the agent answer a request without a body.
+// get sends a request without a body, and returns the response.
 func (a *agentClient) get(ctx context.Context, path string) (response *http.Response, body []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
 	defer cancel()
@@ -97,7 +97,7 @@ func (a *agentClient) get(ctx context.Context, path string) (response *http.Resp
 	return response, body, nil
 }
 
-// watch looks whether an agent that has a call wait still answers others, until ctx ends.
+// watch checks that the agent still answers other calls while it makes one wait, until ctx ends.
 func (a *agentClient) watch(ctx context.Context, hangs context.CancelCauseFunc) {
 	for pause := time.Second; ; pause = agentPatience {
 		select {
@@ -111,7 +111,7 @@ func (a *agentClient) watch(ctx context.Context, hangs context.CancelCauseFunc) 
 	}
 }
 
-// ask has the agent's console answer, and reports whether it has.
+// ask reads an answer of the agent's console into seen, and reports whether it could.
 func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
 	response, text, err := a.get(ctx, "/console"+path)
 	if err != nil {
@@ -121,7 +121,7 @@ func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
 	return known && err == nil
 }
 
-// inspect returns who holds a key. Without the slot, the agent would look for all that there may be.
+// inspect returns who holds a key. Without the slot, the agent would look at all slots that there may be.
 func (a *agentClient) inspect(ctx context.Context, key string) (holder string, fence uint64) {
 	var seen console.Inspection
 	if a.ask(ctx, "/locks?"+url.Values{"key": {key}, "slot": {"0"}}.Encode(), &seen) && len(seen.Lockers) > 0 {
@@ -130,7 +130,7 @@ func (a *agentClient) inspect(ctx context.Context, key string) (holder string, f
 	return "", 0
 }
 
-// status returns how the agent's masters are.
+// status returns the state of the agent's masters, or an empty Status if that isn't known.
 func (a *agentClient) status(ctx context.Context) redlock.Status {
 	var seen console.Status
 	if !a.ask(ctx, "/masters", &seen) || len(seen.Lockers) == 0 {
@@ -159,12 +159,12 @@ type agentLease struct {
 	ctx   context.Context
 	lose  context.CancelCauseFunc
 	conn  net.Conn
-	end   chan string   // what ends the request's body
+	end   chan string   // gets the bytes that end the request's body
 	ended chan struct{} // closed behind the last line
-	last  *agentLine    // that line, after ended; nil if the connection has ended before
+	last  *agentLine    // the last line, to be read after ended is closed; nil if the connection has ended before
 
 	mu    sync.Mutex
-	sent  map[int64]time.Time // when the request, which is mark 0, and the marks since the last line began to be sent
+	sent  map[int64]time.Time // when it began to send each mark that a line may still answer; mark 0 is the request
 	until time.Time
 }
 
@@ -180,8 +180,8 @@ type agentLine struct {
 	Unconfirmed bool   `json:"unconfirmed"`
 }
 
-// lockThrough takes a lock, and waits for it so long; with nil until ctx ends. If the agent refuses it, the error is coded as it would be
-// on masters.
+// lockThrough takes a lock. It waits for at most this time, or with nil until ctx ends. If the agent refuses the lock, the error has the
+// exit code that it would have on masters.
 func (c *runCommand) lockThrough(ctx context.Context, a *agentClient, wait *time.Duration) (*agentLease, *agentLine, error) {
 	ask := map[string]any{
 		"key": c.key, "ttl": c.ttl.String(), "label": label,
@@ -238,7 +238,7 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient, wait *time
 	return l, first, nil
 }
 
-// ask asks for the lock, and returns the first line of the answer, and what reads the others.
+// ask asks for the lock, and returns the first line of the answer, and a reader for the others.
 func (c *runCommand) ask(l *agentLease, a *agentClient, line string) (lines *bufio.Reader, first *agentLine, err error) {
 	header := http.Header{"Content-Type": {"application/json"}, "Transfer-Encoding": {"chunked"}}
 	if err := a.send(l.conn, "POST /v1/lock", header, line); err != nil {
@@ -297,7 +297,8 @@ func (l *agentLease) Context() context.Context { return l.ctx }
 
 var errLeaseEnded = errors.New("the lease has ended")
 
-// Until is the latest end of the lease that any line has said. While a machine is suspended, only its wall clock goes on.
+// Until returns the latest end of the lease in any line. If that is over by the wall clock, it ends the lease: only the wall
+// clock goes on while a machine is suspended.
 func (l *agentLease) Until() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -307,7 +308,7 @@ func (l *agentLease) Until() time.Time {
 	return l.until
 }
 
-// next reads a line.
+// next reads a line, and prolongs the lease by it.
 func (l *agentLease) next(lines *bufio.Reader) (*agentLine, error) {
 	text, err := lines.ReadBytes('\n')
 	if err != nil {
@@ -328,7 +329,7 @@ func (l *agentLease) next(lines *bufio.Reader) (*agentLine, error) {
 	return line, nil
 }
 
-// read reads lines until the last one. A lease whose lines don't come in time ends by itself: its end stays where it is.
+// read reads lines until the last one. If lines don't come in time, the lease ends by itself, because nothing prolongs it.
 func (l *agentLease) read(lines *bufio.Reader) {
 	defer close(l.ended)
 	for {
@@ -361,7 +362,7 @@ func (l *agentLease) beat(every time.Duration) {
 		case <-l.ended:
 			return
 		case end := <-l.end:
-			_, _ = io.WriteString(l.conn, end) // what isn't received is not confirmed
+			_, _ = io.WriteString(l.conn, end) // if the agent doesn't receive it, it doesn't confirm the release
 			return
 		case <-ticker.C:
 		}
@@ -377,8 +378,8 @@ func (l *agentLease) beat(every time.Duration) {
 // releasePatience is how long the agent may take to say that it has released the lock.
 const releasePatience = 5 * time.Second
 
-// release ends the request in order, after the word that the work of the period is done, if it is. Its error matches those of
-// redlock.Lock.Unlock.
+// release ends the request in order. If the work of the period is done, it first sends the word done. Its error matches the
+// errors of redlock.Lock.Unlock.
 func (l *agentLease) release(done bool) error {
 	closes := func() { _ = l.conn.Close() }
 	defer closes()

@@ -13,12 +13,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Settings are those of a configuration that masters are measured against.
+// Settings are the settings of a configuration that the masters must suit.
 type Settings struct {
 	connect.Options // a MaxTTL of 0 isn't compared with that of others
 	Masters         []redlock.Master
 	LeastTTL        time.Duration // the shortest ttl of all rules
-	Remember        bool          // a rule has responses remembered
+	Remember        bool          // a rule remembers responses
 	Patience        time.Duration // how long to wait for each reply; 0 for DefaultPatience
 	Running         []Running
 }
@@ -29,13 +29,13 @@ type Running struct {
 	Masters          []string
 }
 
-// DefaultPatience is how long a reply of a master is waited for, unless the settings say otherwise.
+// DefaultPatience is how long to wait for a reply of a master, unless the settings say otherwise.
 const DefaultPatience = 2 * time.Second
 
-// stages is how often the patience may be needed for one master: to connect, to greet, to measure, to look and to try.
+// stages is how often the patience may be needed for one master: to connect and greet, to measure, to look, and to try.
 const stages = 4
 
-// Report is what was found.
+// Report has the facts and the findings about all masters.
 type Report struct {
 	Masters  []MasterReport `json:"masters"`
 	Quorum   int            `json:"quorum"`
@@ -43,7 +43,7 @@ type Report struct {
 	Findings []Finding      `json:"findings"`
 }
 
-// MasterReport is what is known of one master. What could not be learned is empty.
+// MasterReport has the facts about one master. A fact that could not be learned is empty.
 type MasterReport struct {
 	Name        string  `json:"name"`
 	Votes       bool    `json:"votes"`             // whether it would grant locks now, as far as can be told from here
@@ -51,7 +51,7 @@ type MasterReport struct {
 	RoundTrip   float64 `json:"round_trip_seconds,omitempty"`
 	ClockOffset float64 `json:"clock_offset_seconds"` // how far its clock is ahead of this machine's
 	Uptime      int64   `json:"uptime_seconds,omitempty"`
-	// CertificateUntil is until when the master's certificate is valid, with those that vouch for it.
+	// CertificateUntil is the time until which the master's certificate, and all that vouch for it, are valid.
 	CertificateUntil time.Time `json:"certificate_until,omitzero"`
 	MaxmemoryPolicy  string    `json:"maxmemory_policy,omitempty"`
 	Persistence      string    `json:"persistence,omitempty"` // none, rdb, aof everysec and so on
@@ -64,7 +64,7 @@ type Level string
 const (
 	Error   Level = "error"   // the master has no vote, or may break a guarantee
 	Warning Level = "warning" // locks work, but not as they should, or not in every case
-	Note    Level = "note"    // what one should know, or what could not be found out
+	Note    Level = "note"    // a fact to know, or one that could not be found out
 )
 
 // Finding is one thing that was found, and what to do about it.
@@ -78,7 +78,7 @@ type Finding struct {
 	excludes bool // whether the master has no vote because of it
 }
 
-// Check names what was looked at.
+// Check is the subject of a finding.
 type Check string
 
 // The checks.
@@ -114,7 +114,7 @@ func Examine(ctx context.Context, s Settings) Report {
 	return report(s, all)
 }
 
-// report judges what was learned, of each master and of all together.
+// report judges the facts, about each master and about all together.
 func report(s Settings, all []*examination) Report {
 	r := Report{Quorum: len(all)/2 + 1, Findings: []Finding{}}
 	r.Findings = append(append(r.Findings, number(all)...), clusters(all)...)

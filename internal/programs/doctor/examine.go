@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// examination is what is learned of one master. Nothing is judged before all is known.
+// examination has the facts about one master. Nothing is judged before all facts are known.
 type examination struct {
 	Settings
 	*redlock.Examination
@@ -27,7 +27,7 @@ func examined(s Settings, name string, found *redlock.Examination) *examination 
 	return x
 }
 
-// summary is what the table shows.
+// summary returns the row of the master in the report.
 func (x *examination) summary() MasterReport {
 	return MasterReport{
 		Name:            x.name,
@@ -42,7 +42,7 @@ func (x *examination) summary() MasterReport {
 	}
 }
 
-// version returns that of the server, with its name if it isn't Redis.
+// version returns the version of the server, with its name if that is Valkey.
 func (x *examination) version() string {
 	if v := x.Info["valkey_version"]; v != "" {
 		return "Valkey " + v
@@ -50,7 +50,7 @@ func (x *examination) version() string {
 	return x.Version
 }
 
-// persistence says in a few words what the server keeps on its disk.
+// persistence says in a few words which data the server keeps on its disk, or "".
 func (x *examination) persistence() string {
 	switch {
 	case x.Info["aof_enabled"] == "1" && x.Config["appendfsync"] != "":

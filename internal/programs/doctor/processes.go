@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/quorum"
 )
 
-// process is a process that takes locks on a master, as it has told it of itself: see beat.lua.
+// process is a process that takes locks on a master, as the process itself has told the master: see beat.lua.
 type process struct {
 	name    string
 	maxTTL  time.Duration
@@ -22,7 +22,7 @@ type process struct {
 	}
 }
 
-// processesOf reads what processes have told, by their IDs.
+// processesOf reads the texts of processes, by their IDs.
 func processesOf(told map[string]string) map[string]process {
 	all := make(map[string]process)
 	for id, text := range told {
@@ -33,7 +33,8 @@ func processesOf(told map[string]string) map[string]process {
 	return all
 }
 
-// parseProcess reads what is stored of a process: when and with which number it told that, since when it locks, its kind, and the rest.
+// parseProcess reads the text of a process that a master stores: when and with which number the process sent it, since when the process
+// locks, its kind, and the rest.
 func parseProcess(told string) (p process, ok bool) {
 	words := strings.SplitN(told, " ", 5)
 	var about struct {
@@ -43,19 +44,19 @@ func parseProcess(told string) (p process, ok bool) {
 		Masters json.RawMessage `json:"servers"`
 	}
 	if len(words) < 5 || json.Unmarshal([]byte(words[4]), &about) != nil || json.Unmarshal(about.Masters, &p.masters) != nil {
-		return p, false // of another version
+		return p, false // the process has another version
 	}
 	p.name, p.maxTTL, p.covers = about.Name, time.Duration(about.MaxTTL)*time.Millisecond, time.Duration(about.Covers)*time.Millisecond
 	return p, true
 }
 
-// disagreements compares the configuration with those of the processes that the masters know.
+// disagreements compares the configuration with the configurations of the processes that the masters know.
 func disagreements(s Settings, all []*examination) (findings []Finding) {
 	known := make(map[string]process)
 	for _, x := range all {
 		maps.Copy(known, x.processes)
 	}
-	names := make(map[Finding][]string) // of the processes of which it is true
+	names := make(map[Finding][]string) // the names of the processes for which a finding is true
 	note := func(p process, f Finding) {
 		f.Check = Processes
 		names[f] = append(names[f], p.name)
@@ -90,10 +91,10 @@ func disagreements(s Settings, all []*examination) (findings []Finding) {
 	return findings
 }
 
-// apart finds out whether a process that runs takes its locks elsewhere than the configuration does, of which the masters know nothing.
+// apart returns a finding if a running process, which these masters don't know, takes its locks elsewhere than the configuration would.
 func (r Running) apart(s Settings, known map[string]process, all []*examination) (f Finding) {
 	for _, p := range known {
-		if p.name == r.Instance { // they do
+		if p.name == r.Instance { // the masters know the process
 			return f
 		}
 	}
@@ -123,12 +124,12 @@ func orHas(n int) string {
 	return " have "
 }
 
-// ofCluster is what processes say in place of the run ID of a Redis Cluster.
+// ofCluster stands for the run ID of a Redis Cluster in the text of a process.
 const ofCluster = "?"
 
-// others names the masters of the process if they are others than those that are examined, and says whether locks are refused because a
-// majority of one set need not share a master with a majority of the other. Masters are told apart by their run IDs, or by their names
-// where one isn't known.
+// others names the masters of the process if they differ from the examined ones, and says whether locks are refused because a majority
+// of one set need not share a master with a majority of the other. Masters are told apart by their run IDs, or by their names where
+// one isn't known.
 func (p process) others(all []*examination) (names string, refused bool) {
 	same, theirs := 0, make([]string, len(p.masters))
 	for i, m := range p.masters {

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// reachability judges why a master could not be looked at, or not completely.
+// reachability returns a finding if a master could not be examined, or not completely.
 func (x *examination) reachability() []Finding {
 	if x.Err == nil {
 		return nil
@@ -57,5 +57,5 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
 }
 
-// sentence makes one of what a Locker advises.
+// sentence makes a sentence of a Locker's advice.
 func sentence(advice string) string { return strings.ToUpper(advice[:1]) + advice[1:] + "." }

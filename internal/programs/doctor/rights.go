@@ -10,14 +10,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// rights are those that a user lacks, as in ACL SETUSER, and what else was wrong with the commands that were tried.
+// rights has the rights that a user lacks, as in ACL SETUSER, and other troubles of the commands that were tried.
 type rights struct {
 	missing     []string
 	unknown     []string // commands that the server does not know
-	why, advice string   // why it takes no writes, and what can be done about it
+	why, advice string   // why the server takes no writes, and the remedy
 }
 
-// rightsOf finds those among the refusals.
+// rightsOf finds the missing rights among the refusals.
 func rightsOf(x *redlock.Examination) (r rights) {
 	for _, refusal := range x.Refusals {
 		if !r.note(refusal.Command, refusal.Text) && r.why == "" {
@@ -27,7 +27,7 @@ func rightsOf(x *redlock.Examination) (r rights) {
 	return r
 }
 
-// note notes what a server has said to a command, and reports whether it is about that command alone.
+// note notes a server's refusal of a command, and reports whether it is about that command alone.
 func (r *rights) note(command, text string) bool {
 	switch {
 	case strings.HasPrefix(text, "ERR unknown command"):

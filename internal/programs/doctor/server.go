@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// judge returns what is found of one master, as far as the others don't matter.
+// judge returns the findings about one master for which the other masters don't matter.
 func (x *examination) judge() (findings []Finding) {
 	if x.Unexaminable {
 		return nil

@@ -41,7 +41,7 @@ func orNone(n int) string {
 	return fmt.Sprint(n)
 }
 
-// together judges what only shows with several masters.
+// together returns the findings that need several masters.
 func together(s Settings, all []*examination) []Finding {
 	return slices.Concat(sameServer(all), replicas(all), sameHost(all), clocks(s, all), disagreements(s, all))
 }
@@ -64,7 +64,7 @@ func sameServer(all []*examination) (findings []Finding) {
 	return findings
 }
 
-// replicas finds those, and says of which master.
+// replicas finds replicas, and names their masters.
 func replicas(all []*examination) (findings []Finding) {
 	for _, x := range all {
 		if x.Role != "slave" {
@@ -105,7 +105,7 @@ func sameHost(all []*examination) []Finding {
 	return findings
 }
 
-// clocks compares those of the masters with their median, as a process does.
+// clocks compares the clocks of the masters with their median, as a process does.
 func clocks(s Settings, all []*examination) (findings []Finding) {
 	var offsets []time.Duration
 	for _, x := range all {
@@ -128,7 +128,7 @@ func clocks(s Settings, all []*examination) (findings []Finding) {
 	middle := offsets[(n-1)/2]/2 + offsets[n/2]/2
 	for _, x := range all {
 		off := x.Offset - middle
-		far := off.Abs() - x.Accuracy // this far at least
+		far := off.Abs() - x.Accuracy // the clock is at least this far away
 		if !x.HasClock || far <= s.MaxSkew/4 {
 			continue
 		}
