@@ -353,7 +353,6 @@ func (c *call) standInLine() state {
 	return c.fail(err)
 }
 
-// becomeHead makes the call go on as the head of its gates, with an attempt if the lock before was handed on.
 func (c *call) becomeHead(handed *vote.Attempt) state {
 	switch {
 	case c.done != nil:
@@ -431,7 +430,6 @@ func (c *call) begin() state {
 	return asking
 }
 
-// awaitPlace waits until the call may make an attempt. It returns why the call must leave without one, or nil.
 func (c *call) awaitPlace() error {
 	if err := c.awaitMasters(); err != nil {
 		return err
@@ -500,7 +498,6 @@ func (c *call) awaitMasters() error {
 	}
 }
 
-// absentHere returns the absence of masters for which a call in line waits, or nil.
 func (c *call) absentHere() *absence {
 	absent, held := c.gates.absence(c)
 	if held {

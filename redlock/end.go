@@ -121,7 +121,6 @@ func (k *Lock) confirm(how End) {
 	}
 }
 
-// over returns how the validity of the lock has ended, on any of its keys; "" if it hasn't.
 func (k *Lock) over() End {
 	for _, part := range k.parts() {
 		part.mu.Lock()

@@ -185,7 +185,6 @@ func (e *MasterError) Error() string { return e.Master + ": " + inner(e.Err) }
 // Unwrap returns the master's own error.
 func (e *MasterError) Unwrap() error { return e.Err }
 
-// noQuorum returns the error for a verdict in which masters have failed.
 func noQuorum(m *vote.Masters, v vote.Verdict) *QuorumError {
 	return &QuorumError{Answered: v.Answered, Quorum: m.Quorum, Total: v.Total, Masters: masterErrors(v.Failed), RetryAfter: m.GuardsOver(v.Failed)}
 }

@@ -18,7 +18,7 @@ import (
 type gates struct {
 	mu             sync.Mutex
 	byKey          map[string]*gate
-	came           uint64    // how many calls have come so far
+	came           uint64
 	longWaitLogged time.Time // when the log last named a call that waits long
 
 	began     time.Time
@@ -33,7 +33,7 @@ type gates struct {
 type gate struct {
 	key    string
 	locks  []*Lock
-	asking []*place // calls that ask the masters
+	asking []*place
 	line   queue    // calls behind the calls that ask
 	hear   []hearer // calls that wait for the result of an attempt
 	last   error    // the result of the last attempt; nil if it got the lock
@@ -103,7 +103,6 @@ func (q *queue) drop(p *place) (dropped bool) {
 // maxAsking bounds how many calls of one process ask for slots of one key at a time.
 const maxAsking = 16
 
-// place is the place of a call at the gate of one of its keys.
 type place struct {
 	*call
 	key     string              // the name of the key on the masters
@@ -441,7 +440,6 @@ func (g *gate) admit() (admitted int) {
 	return admitted
 }
 
-// tell gives all calls that wait for an attempt this error, or tells them to look again.
 func (g *gate) tell(known error) {
 	for _, h := range g.hear {
 		if known != nil {
@@ -674,7 +672,6 @@ func (s *seenGate) dropEnded() {
 	s.locks = slices.DeleteFunc(s.locks, func(k *Lock) bool { return k.own.Err() != nil })
 }
 
-// longWaitPause is the time between two log lines about calls that wait long.
 const longWaitPause = time.Minute
 
 // heldSince returns a lock for which a call in line waits, if this process held all its locks on the key before the call came; else nil. due says

@@ -180,7 +180,6 @@ func (h *heart) reached(master int, server protocol.Server, lostUntil time.Time)
 	}
 }
 
-// tell gives the judge news, and passes on its decision.
 func (h *heart) tell(news func(*heartbeat.Judge)) {
 	h.mu.Lock()
 	news(h.judge)
@@ -212,7 +211,6 @@ func (h *heart) publish() {
 	}
 }
 
-// difference returns how another process differs from this one.
 func (h *heart) difference(p *heartbeat.Process) heartbeat.Difference {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -86,7 +86,6 @@ func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	}
 }
 
-// idle is how long the keeper sleeps while there is no lock.
 const idle = time.Hour
 
 func (k *keeper) run() {

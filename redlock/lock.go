@@ -574,7 +574,6 @@ func (k *Lock) words() []any {
 	return words
 }
 
-// lastWords are the log's attributes of a lost lock.
 func (k *Lock) lastWords(cause error) []any {
 	words := append([]any{"error", cause}, k.words()...)
 	k.mu.Lock()

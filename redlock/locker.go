@@ -20,7 +20,7 @@ import (
 type Locker struct {
 	shared
 	close func() error
-	calls callGroup // the running calls of Lock and TryLock
+	calls callGroup
 }
 
 // New returns a Locker on these masters. Use it with NewMaster, for masters that no URL can describe,

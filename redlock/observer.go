@@ -40,7 +40,7 @@ type Observer struct {
 type Acquisition struct {
 	// Waited is the time from the call until the lock was taken.
 	Waited time.Duration
-	// Position is the number of calls for the key in this process that were ahead of this one when it came.
+	// Position is the number of calls for the key in this process, the holders among them, that were ahead of this one when it came.
 	Position int
 	// Via says how the call got the lock.
 	Via Via

@@ -332,14 +332,12 @@ func WithConcurrencyOf(key string, n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, n, o.slotsOf}; return o })
 }
 
-// slotsOf says how many may hold one key at once.
 type slotsOf struct {
 	key  string
 	n    int
 	next *slotsOf
 }
 
-// most returns how many may hold a key at once.
 func (o *lockOptions) most(key string) int {
 	for of := o.slotsOf; of != nil; of = of.next {
 		if of.key == key {

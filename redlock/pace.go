@@ -12,8 +12,8 @@ import (
 // places, there is one more (as TCP's congestion avoidance: V. Jacobson, 1988).
 type pace struct {
 	places   chan struct{} // has an entry for each free place
-	most     atomic.Int64  // the number of all places
-	answered atomic.Int64  // attempts answered in time since the last place was added
+	most     atomic.Int64
+	answered atomic.Int64 // attempts answered in time since the last place was added
 }
 
 const (

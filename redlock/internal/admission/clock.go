@@ -11,11 +11,11 @@ import (
 // Clock follows the clock of one master: each reply of the master has the result of TIME.
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
-	peers      *clocks       // the clocks of all masters
-	zero       time.Time     // earlier than all times on our monotonic clock that are counted from it, so that they fit into integers
-	of         *Clock        // for a node, the Clock of its Redis Cluster, which never gets a reading of its own; nil for a master
+	peers      *clocks
+	zero       time.Time // earlier than all times on our monotonic clock that are counted from it, so that they fit into integers
+	of         *Clock    // for a node, the Clock of its Redis Cluster, which never gets a reading of its own; nil for a master
 
-	known  atomic.Bool  // the master's clock has been read
+	known  atomic.Bool
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since zero; 0 if at once
 	mark   atomic.Int64 // the latest time that the master's clock has shown while it was right, in microseconds
 
@@ -25,7 +25,6 @@ type Clock struct {
 	low, high, seen atomic.Int64
 }
 
-// greeted reads the time in a server's greeting.
 func (c *Clock) greeted(s protocol.Server) {
 	if s.Time > 0 {
 		c.Observe(s.Time, s.Sent, s.Received)
@@ -96,7 +95,6 @@ func (c *Clock) Earliest(t time.Time) int64 {
 	return (at + time.Duration(c.low.Load()) - Drift(max(since, 0))).Microseconds()
 }
 
-// Trusted reports whether no earlier fault of the clock excludes the master.
 func (c *Clock) Trusted(now time.Time) bool { return c.Quarantined(now) == nil }
 
 // Resumes returns when the master may vote again after the last jump of its clock.

@@ -79,8 +79,8 @@ func (c *Clock) setBackBy(now time.Time) time.Duration {
 	return back
 }
 
-// Confirmed returns the latest time that the clock has shown while it was right, in microseconds, or 0 unless it agrees with a
-// majority now and hasn't been set back or jumped.
+// Confirmed returns the latest time that the clock has shown while it was right, in microseconds; 0 if it isn't known, or if the clock is wrong now,
+// has jumped or was set back.
 func (c *Clock) Confirmed(now time.Time) (us int64) {
 	if c.known.Load() && c.mark.Load() > 0 && c.peers.check(c) == nil && c.Quarantined(now) == nil {
 		us = c.mark.Load()
@@ -127,7 +127,7 @@ func (cs *clocks) check(c *Clock) error {
 	}
 	slices.Sort(known)
 	n := len(known)
-	// Without another clock to compare, don't call the clock of a node wrong that has just left its cluster, or of a server that was just replaced.
+	// With no known clock to compare, don't call the clock of a node wrong that has just left its cluster, or of a server that was just replaced.
 	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
 		return nil
 	}
@@ -164,14 +164,12 @@ func aheadOf(cluster *Clock, nodes []*Clock) (ahead time.Duration, known bool) {
 	return all[len(all)/2], true
 }
 
-// addNode adds the clock of a node of a Redis Cluster.
 func (cs *clocks) addNode(cluster *Clock, quarantine time.Duration) *Clock {
 	c := &Clock{quarantine: quarantine, zero: cs.began, peers: cs, of: cluster}
 	cs.setNodes(func(nodes []*Clock) []*Clock { return append(nodes, c) })
 	return c
 }
 
-// dropNode removes the clock of a node.
 func (cs *clocks) dropNode(c *Clock) {
 	cs.setNodes(func(nodes []*Clock) []*Clock {
 		return slices.DeleteFunc(nodes, func(other *Clock) bool { return other == c })

@@ -23,7 +23,6 @@ type Seats struct {
 	all    []*Seat
 }
 
-// Settings decide who may vote.
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Guard   time.Duration // how long a server that has just started has no vote; 0 for off
@@ -48,16 +47,16 @@ type Seat struct {
 	master protocol.Master
 	Clock  *Clock
 
-	server    protocol.Server // the description of the server that was reached last
-	runID     string          // the run, from start to end, of the server reached last; empty before the first
-	votingRun string          // the run that votes for this master now, over an open connection; no other master can have its vote
-	met       string          // the run that has voted for this master: if it loses data from then on, the beats show it
-	doubted   doubt           // the last reason for a wait
-	until     time.Time       // the server has no vote before this time
-	why       error           // the reason for until: ErrRestarted or ErrReplaced
-	policy    string          // the server's last known maxmemory-policy; empty before it was reached
-	useless   bool            // no connection can be made with the server's certificate
-	cluster   *Seat           // for a node, the seat of its Redis Cluster; nil for a master
+	server    protocol.Server
+	runID     string // the run, from start to end, of the server reached last; empty before the first
+	votingRun string // the run that votes for this master now, over an open connection; no other master can have its vote
+	met       string // the run that has voted for this master: if it loses data from then on, the beats show it
+	doubted   doubt
+	until     time.Time // the server has no vote before this time
+	why       error     // the reason for until: ErrRestarted, ErrReplaced or ErrYoung
+	policy    string    // the server's last known maxmemory-policy; empty before it was reached
+	useless   bool      // no connection can be made with the server's certificate
+	cluster   *Seat     // for a node, the seat of its Redis Cluster; nil for a master
 
 	OnReached  func(protocol.Server) // called with each server that is reached
 	OnAdmitted func(protocol.Server) // called with each server that may vote, before it does
@@ -70,7 +69,8 @@ type doubt struct {
 	born int64 // since when the server remembers, if it has lost its data; 0 if no loss was known
 }
 
-// KeyOfBeats is the key under which the server keeps the beats of processes. In a Redis Cluster, this key and a lock can be on different nodes.
+// KeyOfBeats is the key under which the server keeps the beats of processes. It is empty for a node of a Redis Cluster, where this key and a lock can
+// be on different nodes.
 func (s *Seat) KeyOfBeats() string {
 	if s.cluster != nil {
 		return ""
@@ -78,7 +78,6 @@ func (s *Seat) KeyOfBeats() string {
 	return s.Key
 }
 
-// Add makes the seat of the next master.
 func (a *Seats) Add(m protocol.Master) *Seat {
 	a.mu.Lock() // the masters added before are already connecting
 	defer a.mu.Unlock()
@@ -101,7 +100,6 @@ func (s *Seat) AddNode(m protocol.Master) *Seat {
 	return node
 }
 
-// Drop removes the seat of a node.
 func (s *Seat) Drop() {
 	s.clocks.dropNode(s.Clock)
 	s.mu.Lock()
@@ -161,14 +159,12 @@ func (s *Seat) LostUntil() time.Time {
 	return s.until
 }
 
-// LastReached returns the description of the server that was reached last.
 func (s *Seat) LastReached() protocol.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.server
 }
 
-// HasMemory notes the server's present description of its memory.
 func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +213,7 @@ func (s *Seat) check(reached protocol.Server) error {
 	case reached.RunID == "":
 		s.Logger.Warn("master does not report its run ID, so one server listed under two names would vote twice undetected: grant this user INFO", "master", name)
 		s.until, s.why = s.firstSeen(reached), ErrRestarted
-	default: // the Cluster knows whether a different node had the keys before: see assign
+	default:
 		if s.runID != reached.RunID {
 			s.changed(reached)
 		}
@@ -346,7 +342,6 @@ func (e *GuardError) Error() string {
 	return fmt.Sprintf("%v: excluded for another %v", e.Why, time.Until(e.Until).Round(time.Second))
 }
 
-// Is makes errors.Is find ErrRestarted and ErrReplaced.
 func (e *GuardError) Is(target error) bool {
 	return errors.Is(e.Why, target)
 }

@@ -31,7 +31,7 @@ type Cluster struct {
 	asked   chan struct{} // signals that the nodes should be looked up again
 	known   chan struct{} // closed after the first lookup
 	failed  chan error    // gets the error of a lookup
-	ended   chan struct{} // closed when run returns
+	ended   chan struct{}
 	cancel  func()
 	running sync.WaitGroup // nodes whose streams are ending, and lookups that are under way
 	nodes   atomic.Pointer[[]*node]
@@ -41,17 +41,15 @@ type Cluster struct {
 	byAddr  map[string]*node
 	owners  map[*link.Stream]bool // the streams that had hash slots at the last lookup
 	slots   *[redis.Slots]hashSlot
-	epoch   int64     // the epoch of the known topology
+	epoch   int64
 	applied time.Time // when a node last confirmed the known topology
 }
 
-// hashSlot says where the keys of one hash slot are.
 type hashSlot struct {
 	node       *link.Stream // nil before the first lookup; the front if no node has the hash slot
 	grantsFrom time.Time    // no lock on a key of the hash slot is granted before this time
 }
 
-// node is one node of the cluster.
 type node struct {
 	*link.Stream
 	of     *Cluster
@@ -60,7 +58,6 @@ type node struct {
 	down   atomic.Bool // the node is down, as its stream has told this Watcher
 }
 
-// Up implements link.Watcher.
 func (n *node) Up(name string) {
 	n.down.Store(false)
 	n.of.Watcher.Up(name)
@@ -87,7 +84,7 @@ func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 	}
 	c.nodes.Store(&[]*node{})
 	m.route = c
-	c.mu.Lock() // the front looks up the nodes, and must find c.front set
+	c.mu.Lock() // the front calls Elsewhere and Has, which must find c.Stream set
 	c.Stream = link.NewPart(m, o, seat, c, &c.mu)
 	c.mu.Unlock()
 	var ctx context.Context
@@ -96,7 +93,6 @@ func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 	return c
 }
 
-// Divided reports whether the master has several servers.
 func (c *Cluster) Divided() bool { return true }
 
 // At returns the stream to the node that has the key.
@@ -115,7 +111,6 @@ func (s *hashSlot) to(c *Cluster) *link.Stream {
 	return s.node
 }
 
-// Push queues a command, and makes its stream send it.
 func (c *Cluster) Push(cmd *link.Command) {
 	if to, err := c.route(cmd); err != nil {
 		to.Decline(cmd, err)
@@ -124,7 +119,7 @@ func (c *Cluster) Push(cmd *link.Command) {
 	}
 }
 
-// Enqueue queues a command. The next push, or SendSoon, sends it.
+// Enqueue queues a command. The next push to the same node, or SendSoon, sends it.
 func (c *Cluster) Enqueue(cmd *link.Command) {
 	if to, err := c.route(cmd); err != nil {
 		to.Decline(cmd, err)
@@ -133,7 +128,8 @@ func (c *Cluster) Enqueue(cmd *link.Command) {
 	}
 }
 
-// route returns the stream to the node that has a command's key, and adapts the command to it, or returns the reason why the node can't be asked.
+// route returns the stream to the node that has a command's key, and adapts the command to the node. With an error, the node can't be asked, and the
+// stream is the one to decline the command.
 func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
 	cmd.Fast = false // one server takes such keys together, but these keys are on different nodes
 	c.mu.Lock()
@@ -312,7 +308,6 @@ func (c *Cluster) retire(n *node) {
 	})
 }
 
-// SendSoon makes all nodes' streams send their queued commands soon.
 func (c *Cluster) SendSoon() {
 	c.Stream.SendSoon()
 	for _, n := range *c.nodes.Load() {
@@ -360,7 +355,6 @@ func (c *Cluster) State() link.State {
 	return worst
 }
 
-// Close ends the streams of the cluster.
 func (c *Cluster) Close(grace time.Duration) error {
 	c.cancel()
 	<-c.ended
@@ -389,7 +383,6 @@ const (
 	lookGap = 250 * time.Millisecond // the time between two looks at whether a node fails
 )
 
-// run keeps looking up the nodes for as long as the cluster's streams live.
 func (c *Cluster) run(ctx context.Context) {
 	defer close(c.ended)
 	for ctx.Err() == nil {
@@ -407,7 +400,6 @@ func (c *Cluster) run(ctx context.Context) {
 	}
 }
 
-// rest waits until the nodes are to be looked up again.
 func (c *Cluster) rest(ctx context.Context, fails bool) {
 	sleep(ctx, askGap, nil)
 	for slept := askGap; slept < askEvery && sleep(ctx, lookGap, c.asked); slept += lookGap {
@@ -513,7 +505,6 @@ func (c *Cluster) anyNode() *node {
 	return nodes[rand.IntN(len(nodes))]
 }
 
-// whileAlive waits until a node fails or leaves the cluster.
 func (c *Cluster) whileAlive(ctx context.Context, n *node) {
 	for sleep(ctx, askFail, nil) {
 		if !slices.Contains(*c.nodes.Load(), n) || n.Fails() {

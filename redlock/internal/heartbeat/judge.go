@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Every is the time between two beats. When a master's clock is set back, the processes know the latest time that it showed one beat ago. A fence
-	// is remembered for longer than a beat.
+	// Every is the time between two beats. It is shorter than the time for which a fence is remembered: when a master's clock is set back, the
+	// processes know the latest time that it showed one beat ago.
 	Every = 2 * time.Second
 	// Settled is how long a process may take to notice that a server has restarted.
 	Settled = 2 * Every
@@ -30,7 +30,7 @@ type Judge struct {
 	id      string
 	own     About
 	masters []master
-	number  int64               // the number of the last beat
+	number  int64
 	entered int64               // beats with a higher number say that the process locks, or is about to
 	since   int64               // since when the process locks, on the masters' clocks in microseconds; or begins, or waits
 	began   time.Time           // since when the process has been about to lock
@@ -45,7 +45,6 @@ type Judge struct {
 	again    bool // the masters must get a beat soon
 }
 
-// master has the facts that are known about a master.
 type master struct {
 	run      string    // the run of the last server; empty if none was reached, or if the server doesn't tell
 	started  time.Time // when that server was started, or up to a second later; zero if the server doesn't tell
@@ -58,14 +57,12 @@ type master struct {
 	sent       time.Time // when the beat was sent that got that reply
 }
 
-// Note is an entry for the log.
 type Note struct {
 	Level slog.Level
 	Text  string
 	Args  []any
 }
 
-// New returns the Judge of a process that starts now, with masters of these names.
 func New(id string, own About, masters []string) *Judge {
 	j := &Judge{
 		id: id, own: own, since: waits, masters: make([]master, len(masters)),
@@ -126,7 +123,6 @@ func (j *Judge) remembered() time.Time {
 // before reports whether now is before t by both the monotonic and the wall clock, because the monotonic clock stops while the host is suspended.
 func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before(t.Round(0)) }
 
-// Look judges again after time has passed.
 func (j *Judge) Look(now time.Time) {
 	for id, p := range j.known {
 		if p.Since > begins && p.Told.After(p.apart) && !j.compatible(p) {
@@ -184,7 +180,6 @@ func (p *Process) before(other *Process) bool {
 	return cmp.Or(cmp.Compare(p.Since, other.Since), strings.Compare(p.ID, other.ID)) < 0
 }
 
-// up returns how many masters were reached at the last beat.
 func (j *Judge) up() (n int) {
 	for i := range j.masters {
 		if j.masters[i].up {
@@ -194,7 +189,6 @@ func (j *Judge) up() (n int) {
 	return n
 }
 
-// begin makes the process about to lock.
 func (j *Judge) begin(now time.Time) {
 	j.began = now
 	j.become(begins)
@@ -215,7 +209,6 @@ func (j *Judge) become(since int64) {
 	}
 }
 
-// reach notes that a master is reached.
 func (j *Judge) reach(now time.Time, i int) {
 	m, own := &j.masters[i], &j.own.Masters[i]
 	run := cmp.Or(m.run, unknown)
@@ -269,7 +262,6 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	}
 }
 
-// Beat returns the beat that the masters must get now.
 func (j *Judge) Beat() *protocol.Beat {
 	j.number++
 	var asks []string
@@ -343,8 +335,8 @@ func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.T
 	j.heard(now, i, b, sent)
 }
 
-// keepRivals remembers incompatible processes that lock for another life, because a master may have forgotten them. Such a process will send its beat
-// again, but perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
+// keepRivals remembers incompatible processes that lock for as long from now on as masters remember a process, because a master may have forgotten
+// them. Such a process will send its beat again, but perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
 func (j *Judge) keepRivals(now time.Time) {
 	for _, p := range j.known {
 		if p.Since > begins && !j.compatible(p) {
@@ -353,7 +345,6 @@ func (j *Judge) keepRivals(now time.Time) {
 	}
 }
 
-// heard notes that a master has answered a beat.
 func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.reach(now, i)
 	if j.since != waits && b.Number > j.entered {
@@ -408,7 +399,6 @@ func (j *Judge) Refused(now time.Time, i int, b *protocol.Beat, sent time.Time, 
 	j.KnowsNothing(now, i, b, sent)
 }
 
-// tellOfOthers logs how other processes differ.
 func (j *Judge) tellOfOthers(now time.Time) {
 	var other *Process
 	for _, p := range j.known {

@@ -16,8 +16,7 @@ import (
 // version before would not exclude processes of this version. Versions from before this number send none.
 const wire = 1
 
-// About has the facts that a process sends about itself with each beat. The rule needs the runs of its servers and the max TTL; the rest is for
-// people.
+// About has the facts that a process sends about itself with each beat. Name, Version and Started are only for people.
 type About struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
@@ -28,7 +27,6 @@ type About struct {
 	Masters []Server `json:"servers"`   // versions without a wire look for another name, find no masters, and so refuse to lock
 }
 
-// Server is one of the masters of a process.
 type Server struct {
 	Name string `json:"name"`          // the master's name in this process
 	Run  string `json:"run,omitempty"` // the run ID of the server, or unknown; empty if the server wasn't reached at the last beat, and so can't vote
@@ -107,7 +105,6 @@ func (a *About) text() string {
 	return string(text)
 }
 
-// String names the masters, for the log.
 func (a *About) String() string {
 	names := make([]string, len(a.Masters))
 	for i, m := range a.Masters {
@@ -125,11 +122,11 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 type Process struct {
 	About
 	ID     string
-	Number int64     // the number of the process's last beat
+	Number int64
 	Since  int64     // since when it locks, on the masters' clocks in microseconds; or begins, or waits
-	Told   time.Time // when a master got that beat, or a moment later
+	Told   time.Time // when a master got its last beat, or a moment later
 
-	text   string    // the JSON of About
+	text   string
 	met    time.Time // when this process first heard of the other
 	apart  time.Time // when it last locked with incompatible masters, or a master may have forgotten that it does; zero for never
 	unlike time.Time // since when its servers have been different; zero if they are the same
@@ -183,7 +180,6 @@ type Difference struct {
 	Refused bool          // it may not lock, because other processes were there first
 }
 
-// Difference returns how a process differs, or the zero value if it doesn't.
 func (j *Judge) Difference(p *Process) (d Difference) {
 	differs := p.differs()
 	if p.met.IsZero() { // a master has named it just now, so its earlier settings aren't known

@@ -13,7 +13,7 @@ type Turn struct {
 	Fence uint64 `json:"f,omitempty"`
 	Wait  int    `json:"w,omitempty"` // calls of that process that wait for the key
 	*Request
-	Line []Turn `json:"q,omitempty"` // of these, the calls behind this one, the next first
+	Line []Turn `json:"q,omitempty"` // the calls of Wait that are behind this one, the next first
 }
 
 // Request is the request for which a call is. Its fields are those of redlock.Request.

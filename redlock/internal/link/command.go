@@ -13,8 +13,8 @@ var errAbandoned = protocol.Unsent(errors.New("abandoned before it was sent"))
 // Command is a command on its way through a stream to one master, with its reply.
 type Command struct {
 	protocol.Command
-	Master    int          // index of the master
-	Abandoned *atomic.Bool // for all but ping and release: drop the command if it hasn't been sent when this becomes true
+	Master    int
+	Abandoned *atomic.Bool // drop the command if it hasn't been sent when this becomes true (see unneeded); may be nil
 	former    *Command     // of an acquire: the release of the lock before, which the same command does
 	acquire   *Command     // of a release or extend: the acquire of the same attempt
 	until     time.Time    // of a release: don't repeat it after this, once it was sent; of an extend: take no free key after this
@@ -24,10 +24,10 @@ type Command struct {
 	To        Receiver     // gets the command when it is answered; may be nil
 
 	// For an acquire: what the master may have of its attempt. The stream's mu guards these fields.
-	mayHold  bool         // the acquire may have taken the key
-	extended bool         // an extend has renewed the key
-	mayTake  time.Time    // until then, an extend whose reply was lost may still take the key
-	ticket   *TicketState // of the call
+	mayHold  bool      // the acquire may have taken the key
+	extended bool      // an extend was sent, and may have renewed the key
+	mayTake  time.Time // until then, an extend whose reply was lost may still take the key
+	ticket   *TicketState
 
 	// For a release. The stream's mu guards these fields, too.
 	sentAt time.Time // when the command was last sent
@@ -43,7 +43,6 @@ type TicketState struct {
 // Receiver gets answered commands. Receive must not block, because it runs on a stream's goroutine.
 type Receiver interface{ Receive(*Command) }
 
-// NewAcquire returns the acquire of an attempt for one master.
 func NewAcquire(cmd protocol.Command, master int, abandoned *atomic.Bool, ticket *TicketState, to Receiver) Command {
 	return Command{Command: cmd, Master: master, Abandoned: abandoned, ticket: ticket, To: to}
 }
@@ -216,7 +215,6 @@ func (c *Command) acknowledged() bool {
 
 type commands []*Command
 
-// drop removes the first n commands, and keeps the capacity.
 func (c *commands) drop(n int) {
 	rest := copy(*c, (*c)[n:])
 	clear((*c)[rest:])
@@ -226,7 +224,6 @@ func (c *commands) drop(n int) {
 // isShort reports whether the buffers of a connection have room for the command, which contains its key up to five times.
 func (c *Command) isShort() bool { return c.Result() == nil && len(c.Key) <= 1<<10 }
 
-// resultBytes returns the length of the command's result.
 func (c *Command) resultBytes() int {
 	if result := c.Result(); result != nil {
 		return len(result.Data)

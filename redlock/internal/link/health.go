@@ -21,8 +21,8 @@ type latency struct {
 	floor     time.Duration
 	smoothed  time.Duration
 	deviation time.Duration
-	current   atomic.Int64  // the timeout that follows from the fields above
-	last      atomic.Int64  // the last round trip
+	current   atomic.Int64 // the timeout that follows from the fields above
+	last      atomic.Int64
 	nearest   time.Duration // the shortest round trip of late
 	recent    recent
 }
@@ -62,7 +62,6 @@ func (r *recent) moveTo(now time.Time) {
 	r.part = max(r.part, part)
 }
 
-// sums returns the counts of the last minute.
 func (r *recent) sums(now time.Time) (replies, late int) {
 	r.moveTo(now)
 	for i, n := range r.replies {
@@ -84,7 +83,8 @@ func (r *recent) share(now time.Time) float64 {
 var ErrSlow = errors.New("slow")
 
 // slow returns an ErrSlow if half of the last minute's replies came too late, or a quarter for a master that is known to be slow; otherwise nil. A
-// master that has been silent for longer than its late replies took counts as hanging, and not as slow. Callers hold the stream's mu.
+// master that has been silent for more than twice as long as its last late reply took counts as hanging, and not as slow. Callers hold the stream's
+// mu.
 func (l *latency) slow(known bool, silence time.Duration, now time.Time) error {
 	share := 2
 	if known {
@@ -146,12 +146,11 @@ func (l *latency) advice() string {
 	return fmt.Sprintf(" (its last reply took %v: set the timeout to at least %v)", last.Round(time.Millisecond), (last / 2).Round(time.Millisecond))
 }
 
-// State is the stream's knowledge about its master.
 type State struct {
 	Name        string
 	Err         error     // the reason why the master takes no acquires; nil while it does, or while a connection is being made
 	Since       time.Time // since when the master has taken no acquires; zero while it does
-	Connected   bool      // there is a connection
+	Connected   bool
 	Asked       bool      // the stream sends acquires to the master
 	Resumes     time.Time // when the master may vote again after the last jump of its clock
 	CountsFrom  time.Time // when the master counts as usable again, if it works until then; zero if it doesn't work
@@ -161,7 +160,6 @@ type State struct {
 	Server      protocol.Server
 }
 
-// Available reports whether the master takes acquires now.
 func (s State) Available() bool { return s.Err == nil && s.Connected }
 
 // health is the reported state of a master, and how long the master must be well before its recovery is reported. Each failure within a minute of a

@@ -28,17 +28,17 @@ const (
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
 	stream  *Stream
-	several bool            // the master can have several connections; otherwise results go with the locks
-	ctx     context.Context // ends with the lane
+	several bool // the master can have several connections; otherwise results go with the locks
+	ctx     context.Context
 	cancel  func()
 	running sync.WaitGroup
 	work    chan struct{} // signals serve that there may be something to send
 
 	mu       sync.Mutex
-	queue    commands // to be sent
+	queue    commands
 	flight   commands // sent and not yet answered, the oldest first
 	bytes    int      // the bytes of the results in queue and flight
-	active   bool     // run is running
+	active   bool     // keep is running
 	closing  bool
 	run      string      // the run of the last server
 	watchdog *time.Timer // ends a connection that carries nothing any more
@@ -109,7 +109,6 @@ func (n *Lane) refusal(c *Command) error {
 	return nil
 }
 
-// keep makes connections for as long as there is anything to send.
 func (n *Lane) keep() {
 	for {
 		ctx, cancel := context.WithTimeout(n.ctx, n.stream.ConnectTime())
@@ -226,12 +225,10 @@ func (n *Lane) watch() {
 	n.watchdog.Reset(n.patience(n.flight[0].resultBytes()))
 }
 
-// patience returns how long the transfer of this many bytes may take.
 func (n *Lane) patience(bytes int) time.Duration {
 	return n.stream.ConnectTime() + time.Duration(bytes)*time.Second/laneRate
 }
 
-// read takes the replies as they come, until the connection ends.
 func (n *Lane) read(c protocol.Conn) error {
 	for {
 		if err := c.Wait(); err != nil {

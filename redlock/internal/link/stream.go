@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	renewalsAtOnce = 64 // the most renewals with one batch
+	renewalsAtOnce = 64 // the most renewals in one batch
 
 	maxQueue  = 4096                   // the most acquires that may be queued for one master
 	maxBytes  = 1 << 20                // the most bytes of results in one pipeline, without the last one
@@ -42,47 +42,46 @@ type Stream struct {
 	denied     atomic.Bool   // the master has denied the subscription
 	work       chan struct{} // signals write that there may be something to send
 	tend       chan struct{} // signals watch that something may be due
-	cancel     func()        // ends the context of run
-	ended      chan struct{} // closed when run returns
-	Lane       *Lane         // sends results
-	whole      Whole         // the master of which the server is a part; nil if the server is the whole master
+	cancel     func()
+	ended      chan struct{}
+	Lane       *Lane
+	whole      Whole // the master of which the server is a part; nil if the server is the whole master
 
-	mu              *sync.Mutex               // shared by all parts of a master
-	conn            protocol.Conn             // nil while there is none
-	can             protocol.ConnCapabilities // the capabilities of conn
-	sending         bool                      // a goroutine is sending on conn, and doesn't hold mu meanwhile
-	solo            solo                      // for a caller that is alone, and reads in place of read
-	queue           commands                  // to be sent
-	renewals        commands                  // extends: a few go with each batch, so that other commands don't wait behind all of them
-	acquires        int                       // the number of acquires in queue
-	owed            commands                  // releases to be repeated, in the order in which they are due
-	flight          []*batch                  // sent and not yet answered, the oldest first
-	spare           *batch                    // an empty batch, reused for its capacity
-	answeredAt      time.Time                 // when the master last answered
-	usedAt          time.Time                 // when the master last answered or was probed
-	tellsMemory     bool                      // the server says how much memory it uses
-	memoryAt        time.Time                 // when the server last said that, or was asked
-	resent          []string                  // tokens of plain releases that had no effect, and are sent again as scripts
-	sendEnded       *sync.Cond                // signals that sending has ended on a connection that isn't conn any more
-	connectingSince time.Time                 // since when a connection is being made, if there is none
+	mu              *sync.Mutex   // shared by all parts of a master
+	conn            protocol.Conn // nil while there is none
+	can             protocol.ConnCapabilities
+	sending         bool // a goroutine is sending on conn, and doesn't hold mu meanwhile
+	solo            solo // for a caller that is alone, and reads in place of read
+	queue           commands
+	renewals        commands // Fast extends: a few go with each batch, so that other commands don't wait behind all of them
+	acquires        int
+	owed            commands   // releases to be repeated, in the order in which they are due
+	flight          []*batch   // sent and not yet answered, the oldest first
+	spare           *batch     // an empty batch, reused for its capacity
+	answeredAt      time.Time  // when the master last answered, or conn was made
+	usedAt          time.Time  // when the master last answered or was probed
+	tellsMemory     bool       // the server says how much memory it uses
+	memoryAt        time.Time  // when the server last said that, or was asked
+	resent          []string   // tokens of plain releases that had no effect, and are sent again as scripts
+	sendEnded       *sync.Cond // signals that sending has ended on a connection that isn't conn any more
+	connectingSince time.Time  // since when a connection is being made, if there is none
 
-	connectedAt time.Time // when conn was made
+	connectedAt time.Time
 
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // the reason why there is no connection, or why the connected server takes no locks
 	pause     time.Duration // how long acquires were refused after the last failure; doubles until a connection has worked for MostPause
 	away      absence
-	unusable  error // the error with which the server refused the last lock it was asked for; nil if it granted that
+	unusable  error // the error with which the server refused the last lock it was asked for; nil if it voted
 	isSlow    bool  // the master was slow at its last reply
 	health
 	closing bool
 }
 
-// Settings are the settings of a stream.
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Timeout time.Duration // how long the master may take to answer at first; its latency changes that
-	Prefix  string        // the prefix of all keys
+	Prefix  string
 	Solo    time.Duration // how long a caller that is alone waits for its reply itself, once or twice; 0 if it may have other masters to send to
 	Logger  *slog.Logger
 	Watcher Watcher
@@ -148,18 +147,16 @@ func (s *Stream) greeted(reached protocol.Server) {
 	}
 }
 
-// ConnectTime returns how long making a connection may take.
 func (s *Stream) ConnectTime() time.Duration {
 	return max(time.Second, protocol.ConnectTrips*s.latency.ceiling())
 }
 
-// SendSoon makes the stream send its queued commands soon.
 func (s *Stream) SendSoon() { Signal(s.work) }
 
 // At returns the stream for a key, which is this one.
 func (s *Stream) At(string) *Stream { return s }
 
-// Divided reports whether the master has several servers. It has one.
+// Divided is false: the master has one server.
 func (s *Stream) Divided() bool { return false }
 
 // Signal makes sure that the receiver of c, which has capacity 1, runs once more.
@@ -170,7 +167,6 @@ func Signal(c chan struct{}) {
 	}
 }
 
-// String returns the name of the master.
 func (s *Stream) String() string { return s.master.String() }
 
 // Timeout returns how long the master may take to answer now.
@@ -179,10 +175,8 @@ func (s *Stream) Timeout() time.Duration { return s.latency.timeout() }
 // MaxTimeout returns how long the master may take at most.
 func (s *Stream) MaxTimeout() time.Duration { return s.latency.ceiling() }
 
-// Advice returns advice about a master that is too far away for the timeout, or "".
 func (s *Stream) Advice() string { return s.latency.advice() }
 
-// Subscribed reports whether the master's wake-ups arrive.
 func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
 
 func (s *Stream) Denied() bool { return s.denied.Load() }
@@ -209,7 +203,7 @@ func (s *Stream) Idle() bool {
 // pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
 func (s *Stream) pending() bool { return s.queued() > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
 
-// queued returns how many commands are to be sent. Callers hold mu.
+// queued returns how many commands are to be sent, without the owed ones. Callers hold mu.
 func (s *Stream) queued() int { return len(s.queue) + len(s.renewals) }
 
 // Close lets the stream send the commands that are queued or owed, for at most grace. Then it closes the master, and waits for
@@ -244,7 +238,6 @@ func (s *Stream) Close(grace time.Duration) error {
 	return err
 }
 
-// connect makes a connection to the master.
 func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	most := s.ConnectTime()
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -257,7 +250,8 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 }
 
 // Push queues a command and makes the stream send it. If nothing else is under way, the caller sends the command itself, which saves a switch of
-// goroutines. That can't block, because the connection is a socket with empty buffers, and the command is short.
+// goroutines. That can't block, because the connection is a socket with empty buffers, and the command is short. With a single master, the caller may
+// read the reply as well: see solo.
 func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
 	taken, err := s.accept(c)
@@ -277,7 +271,6 @@ func (s *Stream) Push(c *Command) {
 	}
 }
 
-// sentAlone lets a caller that is alone read the reply to its command.
 func (s *Stream) sentAlone() {
 	c := s.conn
 	if c == nil {
@@ -303,8 +296,9 @@ func (s *Stream) Enqueue(c *Command) {
 	s.Decline(c, err)
 }
 
-// accept queues a command, or returns the reason why not. It refuses acquires while the master is known to be down. It always takes a release if the
-// master may have something to release: each release belongs to an acquire that was sent, so their number is bounded too. Callers hold mu.
+// accept queues a command, or returns the reason why not. It refuses acquires while the master is known to be down. Until the stream is closing, it
+// takes each release for which the master may have something: such a release belongs to an acquire that was sent, so their number is bounded too.
+// Callers hold mu.
 func (s *Stream) accept(c *Command) (taken bool, err error) {
 	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
 		err = errUnneeded
@@ -336,7 +330,7 @@ var (
 	errUnneeded = errors.New("unneeded")
 )
 
-// Decline answers a command that isn't sent, with the reason, which may be nil.
+// Decline answers a command that isn't sent, because of err. It does nothing if err is nil.
 func (s *Stream) Decline(c *Command, err error) {
 	if err == nil {
 		return
@@ -383,7 +377,6 @@ func (s *Stream) refusal(op protocol.Op) error {
 	return nil
 }
 
-// MayHave reports whether the master may have a ticket.
 func (s *Stream) MayHave(ticket *TicketState) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -408,7 +401,6 @@ func (s *Stream) Withdraw(key, process string, ticket int64) {
 	s.SendSoon() // not Push, which could run the commands of a memory master here, and through them the caller
 }
 
-// Usable reports whether acquires are taken now.
 func (s *Stream) Usable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -440,7 +432,6 @@ func (s *Stream) Patience() time.Duration {
 	return patience
 }
 
-// batch is the commands of one pipeline.
 type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
@@ -489,8 +480,8 @@ func (s *Stream) flush() {
 }
 
 // nextBatch moves the heads of the queue and of the renewals into a batch, and returns the commands that it drops because nobody needs them. Fast
-// acquires and extends go to the end of the batch, so that the master takes all of a kind together. A release or extend that must follow one of them
-// never shares its batch: a release gives up an acquire that isn't sent yet, and a renewal. Callers hold mu.
+// acquires and extends go to the end of the batch, so that the master takes all of a kind together. No command that must follow one of these is in
+// the same batch: a release makes its acquire and its renewals unneeded as long as they aren't sent. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -581,7 +572,6 @@ const (
 	hungTime = 30 * time.Second // how long a connection is kept without any reply
 )
 
-// run connects to the master, again and again, for as long as the stream lives.
 func (s *Stream) run(ctx context.Context) {
 	defer close(s.ended)
 	var next protocol.Conn
@@ -612,7 +602,6 @@ func (s *Stream) run(ctx context.Context) {
 	}
 }
 
-// wanted reports whether a connection is still needed.
 func (s *Stream) wanted(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -652,7 +641,6 @@ func (s *Stream) answer(err error) {
 	}
 }
 
-// awaitRetry waits until it is time to try the master again.
 func (s *Stream) awaitRetry(ctx context.Context) {
 	s.mu.Lock()
 	until := s.downUntil
@@ -727,7 +715,6 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 	return next, nil
 }
 
-// read settles the batches in flight as their replies come, until the connection ends.
 func (s *Stream) read(c protocol.Conn) error {
 	for {
 		s.mu.Lock()
@@ -751,7 +738,6 @@ func (s *Stream) read(c protocol.Conn) error {
 	}
 }
 
-// write sends queued commands whenever it is signaled, until stop is closed.
 func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 	for {
 		select {
@@ -1040,8 +1026,8 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	return again
 }
 
-// owe schedules the repetition of a release, unless the key will have expired by then. A release that leaves a ticket is repeated without the ticket,
-// because the caller may have left the queue since. Callers hold mu.
+// owe schedules the repetition of a release, unless nothing can be left to release, or the stream is closing and the master has answered. A release
+// that leaves a ticket is repeated without the ticket, because the caller may have left the queue since. Callers hold mu.
 func (s *Stream) owe(release *Command, now time.Time) {
 	until := release.acquire.mayTake.Add(4 * OwedGap)
 	if release.until.After(until) {
@@ -1063,8 +1049,8 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	}
 }
 
-// down refuses acquires for a pause, which doubles while the master keeps failing. At random, the pause is up to a quarter shorter, so that the
-// processes that have lost a master don't all come back at once. Callers hold mu.
+// down refuses acquires until the restart guard is over or, without a guard, for a pause that doubles while the master keeps failing. At random, the
+// pause is up to a quarter shorter, so that the processes that have lost a master don't all come back at once. Callers hold mu.
 func (s *Stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), MostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause-rand.N(s.pause/4))
@@ -1075,7 +1061,7 @@ func (s *Stream) down(err error, now time.Time) {
 }
 
 // note logs and reports each change of whether the master is usable, but not each failure. A master that is already down is logged once more if it
-// may have forgotten its locks, or turns out to be slow.
+// may have forgotten its locks, turns out to be slow, or refuses locks after it was slow.
 func (s *Stream) note(err error) {
 	now := time.Now()
 	s.mu.Lock()
@@ -1180,10 +1166,8 @@ func (s *Stream) Leads() (name string, can bool) {
 	return cmp.Or(s.seat.VotesAs(), s.String()), can
 }
 
-// Shows returns the time since 1970 that the master's clock shows when ours shows now, and whether it is known.
 func (s *Stream) Shows(now time.Time) (clock time.Duration, known bool) { return s.Clock.Shows(now) }
 
-// State returns the present knowledge about the master.
 func (s *Stream) State() State {
 	now := time.Now()
 	s.mu.Lock()

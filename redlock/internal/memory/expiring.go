@@ -42,7 +42,6 @@ func (e *Expiring[V]) Set(key string, value V, now time.Time, ttl time.Duration)
 	e.sweepAt = 2 * len(e.values)
 }
 
-// Delete removes a key.
 func (e *Expiring[V]) Delete(key string) { delete(e.values, key) }
 
 // All returns the keys whose values have not ended.

@@ -13,15 +13,14 @@ import (
 
 // Master does the same as the Redis scripts. Its fields are exported for tests: some tests compare the scripts with it, others break it.
 type Master struct {
-	Clock  func() time.Time
-	Leases Expiring[string] // tokens, by key
-	Fences Expiring[int64]
-	Beside Expiring[bool]   // fences that the master remembers longer than the leases with which it gave them
-	Plain  Expiring[string] // tokens of holders whose keys nobody has waited for: a release with Alone frees only these
-	Queues Expiring[*Queue]
-	Slots  Expiring[Slots] // by key, if several may hold the key and this master leads
-	Offers Expiring[Offer] // by the name of the call
-	// Results are the remembered results, by key.
+	Clock   func() time.Time
+	Leases  Expiring[string] // tokens, by key
+	Fences  Expiring[int64]
+	Beside  Expiring[bool]   // fences that the master remembers longer than the leases with which it gave them
+	Plain   Expiring[string] // tokens of holders whose keys nobody has waited for: a release with Alone frees only these
+	Queues  Expiring[*Queue]
+	Slots   Expiring[Slots] // by key, if several may hold the key and this master leads
+	Offers  Expiring[Offer] // by the name of the call
 	Results Expiring[protocol.Result]
 	Forced  Expiring[string] // by token and key: who has released the token with OpForce
 
@@ -33,13 +32,12 @@ type Master struct {
 	listeners map[string]func(protocol.WakeUp) // by process
 }
 
-// New returns a master with this clock.
 func New(name string, clock func() time.Time) *Master {
 	return &Master{Clock: clock, name: name}
 }
 
-// Steady returns a clock that begins with the present time of now, and follows only its monotonic reading after that. So when somebody sets our wall
-// clock, no master in memory seems to have jumped or to be set back, and so loses its vote.
+// Steady returns a clock that begins with the present time of now, and follows only its monotonic reading after that. So no master in memory loses
+// its vote when somebody sets our wall clock.
 func Steady(now func() time.Time) func() time.Time {
 	began := now()
 	return func() time.Time { return began.Add(now().Sub(began)) }
@@ -47,18 +45,15 @@ func Steady(now func() time.Time) func() time.Time {
 
 func (m *Master) String() string { return "memory://" + m.name }
 
-// Close does nothing.
 func (m *Master) Close() error { return nil }
 
 // Capabilities say that no other process has this master.
 func (m *Master) Capabilities() protocol.Capabilities { return protocol.Capabilities{Local: true} }
 
-// Connect returns a connection that answers each command at once.
 func (m *Master) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
 	return protocol.NewImmediate(m.Do), nil
 }
 
-// Do runs the commands.
 func (m *Master) Do(cmds []*protocol.Command) {
 	for _, cmd := range cmds {
 		now := m.Clock()
@@ -88,7 +83,6 @@ func (m *Master) Do(cmds []*protocol.Command) {
 	}
 }
 
-// lineOf returns the key of the line for a command's slot.
 func lineOf(cmd *protocol.Command) string {
 	line, _ := protocol.SlotOf(cmd.Key)
 	return line
@@ -295,7 +289,6 @@ func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
 	}
 }
 
-// store remembers a result for a key that carries the command's token.
 func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
 	store := cmd.Ask.(*protocol.Store)
 	holder, _, held := m.Leases.Get(cmd.Key, now)
@@ -309,7 +302,6 @@ func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Status: protocol.StatusExpired}
 }
 
-// recall returns the remembered result for the command's key.
 func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
 	result, ends, known := m.Results.Get(cmd.Key, now)
 	if !known {

@@ -26,10 +26,9 @@ type Told struct {
 
 func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
-// ahead reports whether the clock was set back since the beat came. From now on such a beat ages.
+// ahead reports whether the clock was set back since the beat came. Beat makes such a beat age from the present on.
 func (t *Told) ahead(now int64) bool { return t.At-now > 1000 }
 
-// Clone returns a copy, for tests.
 func (p *Processes) Clone() Processes {
 	return Processes{maps.Clone(p.Told), p.Born, p.Mark, p.Lost}
 }
@@ -51,7 +50,6 @@ func (p *Processes) begin(us int64) {
 	}
 }
 
-// Beat does OpBeat.
 func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 	now := us / 1000
 	p.begin(us)
@@ -67,7 +65,7 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Since, b.Since), strings.Compare(a.ID, b.ID))
 	})
 	var lines []string
-	var last Told // the last beats of the named processes
+	var last Told // the beat of the process that was named last
 	ahead := false
 	for _, t := range all {
 		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {
@@ -92,7 +90,6 @@ func (t *Told) line(now int64) string {
 	return fmt.Sprintf("%s %d %d %d %s", t.ID, max(0, now-t.At), t.Number, t.Since, t.About)
 }
 
-// names does OpNames.
 func (p *Processes) names(ask *protocol.Names, us int64) protocol.Reply {
 	var lines, turns []string
 	for id, t := range p.Told {

@@ -14,7 +14,6 @@ import (
 // Queue is the processes that wait for a key, in the order of their tickets.
 type Queue struct{ Places []Place }
 
-// Place is the place of one process in a queue.
 type Place struct {
 	Process string
 	Ticket  int64
@@ -82,7 +81,6 @@ func (q *Queue) elsewhere(but string, now time.Time) uint16 {
 	return 0
 }
 
-// lines returns the first places of the queue as lines of a reply.
 func (q *Queue) lines(now time.Time) string {
 	var lines []string
 	for _, p := range q.Places[:min(len(q.Places), protocol.MaxWaiters)] {

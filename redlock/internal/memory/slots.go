@@ -12,7 +12,6 @@ import (
 // Slots says until when each slot of a key is taken, or offered to a call, in microseconds. It only says where to look for a free slot.
 type Slots map[int]int64
 
-// Offer is a slot that the master offers to a call.
 type Offer struct {
 	Slot  int
 	Until int64 // as in Slots
@@ -50,7 +49,6 @@ func (m *Master) slots(cmd *protocol.Command, now time.Time) Slots {
 	return slots
 }
 
-// offered returns the slot that is offered to the command's call.
 func (m *Master) offered(cmd *protocol.Command, now time.Time) (slot int, has bool) {
 	offer, _, known := m.Offers.Get(lineOf(cmd)+cmd.Process, now)
 	if !known || offer.Until <= now.UnixMicro() || m.slots(cmd, now)[offer.Slot] != offer.Until {

@@ -30,7 +30,6 @@ var (
 // ErrUndecided is the reply to a Fast command that must be sent again without Fast.
 var ErrUndecided = Mark(Mark(errors.New("undecided"), ErrRefused), ErrNotExecuted)
 
-// ErrBroken says that a connection has ended.
 var ErrBroken = errors.New("the connection broke")
 
 // ErrMalformed says that bytes on a connection are no reply, or break the limits of one. The connection is of no use after it.
@@ -46,7 +45,6 @@ type marked struct {
 
 func (e marked) Unwrap() []error { return []error{e.error, e.mark} }
 
-// Unsent marks an error as ErrUnsent.
 func Unsent(err error) error { return Mark(err, ErrUnsent) }
 
 // Unreachable marks the error with which a connection could not be made.

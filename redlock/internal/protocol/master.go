@@ -35,7 +35,7 @@ type Capabilities struct {
 	Local    bool // it is in the memory of this process
 	Shared   bool // other processes may have the master too, and it tells each of them about the others
 	Several  bool // several connections can be made to it: one for results, and one in place of another that hangs
-	Database int  // the number of the server's database
+	Database int
 
 	// Certificate makes a connection only to return until when the server's certificate is valid; zero without TLS.
 	// nil where there is none.
@@ -157,20 +157,17 @@ type Immediate struct {
 	end    func()
 }
 
-// NewImmediate returns a connection on which do answers the commands.
 func NewImmediate(do func(cmds []*Command)) *Immediate {
 	c := &Immediate{Do: do, closed: make(chan struct{})}
 	c.end = sync.OnceFunc(func() { close(c.closed) })
 	return c
 }
 
-// Send lets do answer the commands.
 func (c *Immediate) Send(cmds []*Command) (answered bool, err error) {
 	c.Do(cmds)
 	return true, nil
 }
 
-// Wait blocks until the connection is closed.
 func (c *Immediate) Wait() error {
 	<-c.closed
 	return ErrBroken
@@ -184,5 +181,4 @@ func (c *Immediate) Capabilities() ConnCapabilities {
 	return ConnCapabilities{Window: MaxWindow, Prompt: true}
 }
 
-// Close ends the connection.
 func (c *Immediate) Close() { c.end() }

@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// Op is the operation that a Command asks of a master.
 type Op uint8
 
 // The operations. Each is one command on the wire. Operations on a lock have their parameters in the Command itself. Other operations have parameters
@@ -47,7 +46,6 @@ const (
 	Ops // the number of operations
 )
 
-// Command is one operation on one master.
 type Command struct {
 	Key   string        // the full key, prefix included: see Key
 	Token string        // the secret by which the holder proves that the lock is its own
@@ -104,7 +102,7 @@ func (*Store) ask() {}
 
 // Beat is what a process tells its masters about itself.
 type Beat struct {
-	ID     string        // of the process
+	ID     string
 	Number int64         // the number of the beat: one that arrives late doesn't replace a later one
 	Life   time.Duration // how long the master remembers the process
 	Kind   string        // a word: masters name one process of each kind. All processes of one kind have the same Life
@@ -145,7 +143,6 @@ type Store struct {
 	Anyway bool // even if the key doesn't carry the token, or OpRelease doesn't free it
 }
 
-// MaxResult bounds the bytes of a result.
 const MaxResult = 1 << 20
 
 // Result is the result of work under a lock.
@@ -192,7 +189,6 @@ type WakeUp struct {
 	Call   uint64 // the call that has this ticket, for a key with several holders; 0 otherwise
 }
 
-// Reply is a master's reply to a Command.
 type Reply struct {
 	Holder string        // StatusHeld: the holder's token; empty if the key is free, but another process is next
 	TTL    time.Duration // StatusHeld: the longest rest of the lease of the holder or the next. StatusDone by OpAcquire: how long the result is kept
@@ -243,10 +239,9 @@ type Named struct {
 	Turns string // a line for each process that has told of the key: its ID and its turn
 }
 
-// Status is the result of an operation, as the master reports it.
 type Status uint8
 
-// The replies.
+// The values of Status.
 const (
 	StatusNone     Status = iota // no reply, or the reply to a ping
 	StatusGranted                // OpAcquire, OpExtend: the key carries the token now

@@ -21,20 +21,17 @@ type Waiter struct {
 	Ticket  int64
 }
 
-// Line returns the waiter as a line of a reply.
 func (w Waiter) Line() string {
 	process, _ := CallOf(w.Process)
 	return fmt.Sprintf("%d %s", w.Ticket, process[max(0, len(process)-RandomLen):])
 }
 
-// ParseWaiter reads a line of a reply.
 func ParseWaiter(line string) (w Waiter, ok bool) {
 	ticket, process, ok := strings.Cut(line, " ")
 	number, valid := ParseNumber(ticket, MaxTime.Microseconds())
 	return Waiter{process, number}, ok && valid
 }
 
-// MaxSlots bounds how many may hold a key at once.
 const MaxSlots = 256
 
 const slotInfix = ":slot:"

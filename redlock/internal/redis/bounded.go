@@ -21,10 +21,10 @@ const (
 // only values that have been received as a whole, and no more bytes than a greeting may have.
 type boundedConn struct {
 	net.Conn
-	in    *bufio.Reader // reads from the connection
-	room  int64         // how many bytes may still come
-	value []byte        // the last value
-	rest  []byte        // the part of value that go-redis hasn't read yet
+	in    *bufio.Reader
+	room  int64 // how many bytes may still come
+	value []byte
+	rest  []byte // the part of value that go-redis hasn't read yet
 
 	refused string // the text of the last value, if it is an error
 }
@@ -64,7 +64,6 @@ func (c *boundedConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// next receives the next value.
 func (c *boundedConn) next() error {
 	c.value = c.value[:0]
 	if err := c.receive(0); err != nil {

@@ -22,7 +22,6 @@ type Cluster struct {
 	options redis.ClusterOptions
 }
 
-// NewCluster returns the cluster that a client with these options would use.
 func NewCluster(o redis.ClusterOptions) *Cluster {
 	scheme := "redis-cluster://"
 	if o.TLSConfig != nil {
@@ -36,7 +35,6 @@ func (c *Cluster) String() string { return c.name }
 // Addrs returns the addresses of nodes that the client was configured with.
 func (c *Cluster) Addrs() []string { return c.options.Addrs }
 
-// Node returns the master of the node at an address.
 func (c *Cluster) Node(addr string) *Master {
 	o := &c.options
 	n := New(redis.Options{
@@ -54,7 +52,6 @@ type Topology struct {
 	Owners map[string][]SlotRange // the hash slots by the node's address
 }
 
-// SlotRange is the hash slots from First to Last.
 type SlotRange struct{ First, Last int }
 
 // Configured returns the topology that the client was configured with; known is false if a node must be asked.
@@ -69,7 +66,6 @@ func (c *Cluster) Configured(ctx context.Context) (t Topology, known bool, err e
 	return t, true, err
 }
 
-// Ask asks the node at an address for the topology.
 func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	n := c.Node(addr)
 	o := n.options

@@ -43,7 +43,7 @@ func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protoc
 	return c, nil
 }
 
-// connect makes a connection, lets go-redis authenticate on it, and then greets.
+// connect makes a connection and greets on it, for which go-redis authenticates first.
 func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c *conn, ready *time.Time) error) (*conn, error) {
 	c := &conn{scripts: m.scripts}
 	var ready time.Time
@@ -100,7 +100,6 @@ func (c *conn) abandon() {
 	}
 }
 
-// Close ends the connection.
 func (c *conn) Close() {
 	c.abandon() // first, so that nobody reads from it any more
 	_ = c.session.Close()
@@ -121,12 +120,10 @@ func (c *conn) isPrompt() bool {
 	return false
 }
 
-// Capabilities allow for as many sends as callers want.
 func (c *conn) Capabilities() protocol.ConnCapabilities {
 	return protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: c.isPrompt(), Direct: c}
 }
 
-// Send writes the commands.
 func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	c.out = c.out[:0]
 	for len(cmds) > 0 {
@@ -223,7 +220,6 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	return b
 }
 
-// appendBeat appends the parameters of a beat.
 func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
 	b = appendArray(b, 3+4+10)
 	b = c.appendScript(b, protocol.OpBeat)
@@ -240,7 +236,6 @@ func (c *conn) appendBeat(b []byte, key string, beat *protocol.Beat) []byte {
 	return appendNumber(b, beat.Knew)
 }
 
-// appendProcesses appends the keys with the facts about processes.
 func (c *conn) appendProcesses(b []byte, key string) []byte {
 	b = appendNumber(b, 4)
 	for _, suffix := range []string{"", ":turns", ":ends", ":kinds"} {
@@ -290,13 +285,11 @@ func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Com
 	return b
 }
 
-// Wait blocks until a reply comes.
 func (c *conn) Wait() error {
 	_, err := c.in.Peek(1)
 	return err
 }
 
-// Receive reads the replies to the commands of one Send.
 func (c *conn) Receive(cmds []*protocol.Command) error {
 	for len(cmds) > 0 {
 		n, script := together(cmds), cmds[0].Op

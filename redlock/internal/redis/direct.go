@@ -17,10 +17,8 @@ func (c *conn) Await() bool {
 	}
 }
 
-// Interrupt ends Await.
 func (c *conn) Interrupt() { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) }
 
-// Resume lets reads wait again.
 func (c *conn) Resume() { _ = c.raw.SetReadDeadline(time.Time{}) }
 
 // isWhole reports whether b begins with a whole value, or with bytes that are no value, which Receive then reports.

@@ -24,12 +24,12 @@ import (
 
 // Examination is the result of a look at a server, for package doctor to judge. Unknown facts are zero.
 type Examination struct {
-	protocol.Server                   // the server's description of itself in the greeting
-	Info            map[string]string // all fields of INFO
+	protocol.Server // the server's description of itself in the greeting
+	Info            map[string]string
 	Config          map[string]string // settings that INFO doesn't have; empty if CONFIG is forbidden
 	Unexaminable    bool              // the master is in the memory of the process
 
-	Name    string         // the name of the server
+	Name    string
 	Cluster bool           // the server was examined as a node of a Redis Cluster
 	Others  []*Examination // the other nodes that have keys; this node is the farthest one
 
@@ -51,7 +51,6 @@ type Examination struct {
 	Processes map[string]string // the beats of the processes that lock there, by the processes' IDs: see beat.lua
 }
 
-// Refused returns the server's refusal, if Err is one, and otherwise nil.
 func (x *Examination) Refused() *Refusal {
 	var refused redis.Error
 	if !errors.As(x.Err, &refused) {
@@ -71,7 +70,6 @@ func (x *Examination) RemedyTLS() (why, advice string) {
 	return remedyOfTLS(x.Err)
 }
 
-// Closed reports whether the server, or something before it, has closed the connection.
 func (x *Examination) Closed() bool { return isClosed(x.Err) }
 
 // Refusal is the server's refusal of a command that locks need.
@@ -85,7 +83,6 @@ func (r Refusal) Remedy() (why, advice string) {
 	return "", ""
 }
 
-// examiner looks at a server.
 type examiner struct {
 	*Master
 	*Examination
@@ -228,7 +225,7 @@ func (x *examiner) Admit(reached protocol.Server) error {
 // dialWith connects with this TLS configuration, or without TLS if it is nil.
 func (x *examiner) dialWith(ctx context.Context, secure *tls.Config) (net.Conn, error) {
 	dial := x.options.Dialer
-	if dial == nil || x.options.TLSConfig != nil { // whose dialer includes TLS
+	if dial == nil || x.options.TLSConfig != nil { // with a TLSConfig, the dialer of the options includes TLS
 		dial = new(net.Dialer).DialContext
 	}
 	raw, err := dial(ctx, cmp.Or(x.options.Network, "tcp"), x.options.Addr)
@@ -328,10 +325,8 @@ func (x *examiner) readInfo(ctx context.Context, cn *redis.Conn) error {
 	return x.note("info", err)
 }
 
-// samples is how often the round trip is measured.
 const samples = 5
 
-// measure measures the round trip, and how far the server's clock is ahead of ours.
 func (x *examiner) measure(ctx context.Context, cn *redis.Conn) error {
 	var took []time.Duration
 	for range samples {
@@ -422,7 +417,7 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	deletes := !redis.HasErrorPrefix(del.Err(), "NOPERM") || strings.Contains(del.Err().Error(), " to access ")
 	for _, command := range makers {
 		if set.Err() == nil {
-			try(makeString) // if the string has already ended
+			try(makeString) // again, because the string may have ended
 		} else if !deletes {
 			x.NotTried = append(x.NotTried, strings.Fields(command)[0]) // no key may be left behind
 			continue
@@ -435,7 +430,6 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	return x.exec(ctx, pipe)
 }
 
-// exec sends the commands to try, and notes refusals.
 func (x *examiner) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	cmds, err := pipe.Exec(ctx)
 	for _, cmd := range cmds {

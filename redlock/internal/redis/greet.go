@@ -22,7 +22,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// greet asks a server what it is, and whether it is admitted. It runs at each new connection, before any command.
+// greet asks a server what it is, and then has admits decide whether it may vote. It runs on each new connection, before any command.
 func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admission) error {
 	pipe := c.session.Pipeline()
 	clock := pipe.Do(ctx, "time")
@@ -84,7 +84,8 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	})
 }
 
-// askPast asks since when the server remembers processes. withheld is true if the server doesn't say all of it.
+// askPast queues the questions since when the server remembers processes, and whether it has lost data since. The function that it returns reads the
+// replies, after the pipeline was sent; withheld reports whether the server has refused one of the questions.
 func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admission) func() (past protocol.Past, withheld bool) {
 	if admits == nil || admits.KeyOfBeats() == "" {
 		return func() (past protocol.Past, withheld bool) { return past, false }
@@ -151,7 +152,6 @@ func timeOf(clock *redis.Cmd) (us int64, err error) {
 	return 0, fmt.Errorf("%w (its time is none)", protocol.ErrMalformed)
 }
 
-// infoFields reads the "name:value" lines of Redis's INFO.
 func infoFields(text string) func(yield func(string, string) bool) {
 	return func(yield func(string, string) bool) {
 		for line := range strings.Lines(text) {
@@ -172,12 +172,10 @@ type connectError struct {
 
 func (e *connectError) Error() string { return e.text }
 
-// Is makes errors.Is find the cause.
 func (e *connectError) Is(target error) bool {
 	return target == protocol.ErrUnreachable || errors.Is(e.cause, target)
 }
 
-// As makes errors.As find the cause.
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 
 // peerTrouble adds a guess about the peer to the error of a failed greeting, unless the peer is a Redis server, which gives the reason itself. late
@@ -274,7 +272,6 @@ func remedyOfTLS(err error) (why, advice string) {
 	return "TLS fails: " + alert, "compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)"
 }
 
-// remedyOf returns the remedy for a server's error, or nil.
 func remedyOf(text string) *remedy {
 	i := slices.IndexFunc(remedies, func(r remedy) bool { return strings.HasPrefix(text, r.begins) })
 	if i < 0 {

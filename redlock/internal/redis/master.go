@@ -23,14 +23,14 @@ const longest = time.Minute
 // dial in the background, in a goroutine that outlives the client.
 const poolSize = 2
 
-// Master is a Redis server as a master.
+// Master makes a Redis server one of a Locker's masters: it implements protocol.Master. It says nothing about replication in Redis.
 type Master struct {
 	name    string
 	options redis.Options
-	dial    dialer // the dialer of the client's options
+	dial    dialer // the dialer of the options, or our own
 	scripts *scriptSet
 
-	doing protocol.Conn // the connection for Do
+	doing protocol.Conn
 }
 
 // New returns a master for the server that a client with these options would use. It changes the options for itself:
@@ -53,7 +53,6 @@ func New(o redis.Options) *Master {
 	return m
 }
 
-// dialer makes a network connection.
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // dialerFor returns a dialer whose TLS handshake ends with the context as well. go-redis's own dialer ignores the context during the
@@ -107,10 +106,8 @@ func serverName(o *redis.Options) string {
 
 func (m *Master) String() string { return m.name }
 
-// Addr returns the address of the server.
 func (m *Master) Addr() string { return m.options.Addr }
 
-// Capabilities are those of a server that other processes share.
 func (m *Master) Capabilities() protocol.Capabilities {
 	return protocol.Capabilities{Shared: true, Several: true, Database: m.options.DB, Certificate: m.certificate}
 }

@@ -22,7 +22,6 @@ func serverTime(seconds, micros string) (us int64, ok bool) {
 	return s*1e6 + m, okS && okM
 }
 
-// maxName bounds the names and tokens in replies.
 const maxName = 4 << 10
 
 // reply reads the server's answer to a command. It checks all numbers and texts, so that no caller must check them. After an error, the connection is
@@ -111,7 +110,7 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	return reply, nil
 }
 
-// refused reports whether the server answered with an error to all of several commands that were sent as one.
+// refused reports whether the server has answered several commands, which were sent as one, with an error. All of them get this error.
 func (v *value) refused(cmds []*protocol.Command) bool {
 	if v.kind != '-' {
 		return false
@@ -136,7 +135,6 @@ func (v *value) places(cmds []*protocol.Command, each int) error {
 	return nil
 }
 
-// replyRenew reads the server's answer to several extends that were sent as one command.
 func (v *value) replyRenew(cmds []*protocol.Command) error {
 	if v.refused(cmds) {
 		return nil
@@ -153,7 +151,6 @@ func (v *value) replyRenew(cmds []*protocol.Command) error {
 	return nil
 }
 
-// replyFast reads the server's answer to several acquires that were sent as one command.
 func (v *value) replyFast(cmds []*protocol.Command) error {
 	if v.refused(cmds) {
 		return nil

@@ -61,7 +61,6 @@ const (
 	scripts = begin + 1
 )
 
-// scriptSet is the scripts for a kind of server.
 type scriptSet [scripts]struct {
 	source string
 	hash   string

@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// quiet is how long a subscription may be silent before the server is asked for a sign of life. A waiting call asks for the lock again after a third
-// of the default TTL, so the loss of a wake-up with its connection delays few calls.
+// quiet is how long a subscription may be silent before the server is asked for a sign of life. A waiting call with the default TTL asks for the lock
+// again after 3.3 s anyway, so the loss of a wake-up with its connection delays few calls.
 const quiet = 2 * time.Second
 
 // Listen subscribes to a channel with the name of the process.

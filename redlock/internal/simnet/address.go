@@ -91,7 +91,6 @@ func (a *Address) SetTraffic(t Traffic) {
 	a.traffic = t
 }
 
-// fate returns the fate of a batch that is sent now.
 func (a *Address) fate(cmds []Command) (f Fate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -188,13 +187,10 @@ func (a *Address) arrival(back bool) time.Time {
 	return a.traffic.There()
 }
 
-// String is its name.
 func (a *Address) String() string { return a.name }
 
-// Close does nothing.
 func (a *Address) Close() error { return nil }
 
-// Capabilities are those of a Redis server.
 func (a *Address) Capabilities() protocol.Capabilities {
 	return protocol.Capabilities{Shared: true, Several: true}
 }
@@ -270,7 +266,6 @@ func (a *Address) greet(ctx context.Context) (*conn, protocol.Server, error) {
 	return c, told, nil
 }
 
-// Connect makes a connection, and asks the Locker whether the server may vote.
 func (a *Address) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	c, told, err := a.greet(ctx)
 	if err != nil {
@@ -292,7 +287,6 @@ const quiet = 2 * time.Second
 
 var errSilent = errors.New("the subscription is silent")
 
-// Listen passes on the messages that the server publishes for a process.
 func (a *Address) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	connecting, cancel := context.WithTimeout(ctx, protocol.ConnectTrips*patience)
 	defer cancel()

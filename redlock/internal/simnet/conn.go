@@ -16,7 +16,7 @@ import (
 type conn struct {
 	address *Address
 	server  *Server
-	run     int // the run of the server
+	run     int
 	sent    chan *batch
 	replied chan *batch
 	heard   chan heard
@@ -40,7 +40,6 @@ func newConn(a *Address) *conn {
 	return c
 }
 
-// Capabilities are those of a connection to a Redis server.
 func (c *conn) Capabilities() protocol.ConnCapabilities {
 	return protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: !c.address.tunnel.Load(), Direct: c}
 }
@@ -57,7 +56,6 @@ func (c *conn) ended() bool {
 	}
 }
 
-// Send sends a batch.
 func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	if c.sends.Swap(true) {
 		panic("two send on one connection at once")
@@ -80,7 +78,6 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 	return false, nil
 }
 
-// serve does the server's side of the connection.
 func (c *conn) serve() {
 	for {
 		var b *batch
@@ -158,10 +155,8 @@ func (c *conn) Await() bool {
 	return c.await(*c.interrupt.Load())
 }
 
-// Interrupt ends Await.
 func (c *conn) Interrupt() { close(*c.interrupt.Load()) }
 
-// Resume lets Await wait again.
 func (c *conn) Resume() {
 	if c.awaits.Load() {
 		panic("a caller still waits on the connection")
@@ -192,7 +187,6 @@ func (c *conn) await(interrupted <-chan struct{}) bool {
 	}
 }
 
-// Receive takes the reply to the oldest batch.
 func (c *conn) Receive(cmds []*protocol.Command) (err error) {
 	answered := len(cmds)
 	switch {
@@ -268,7 +262,6 @@ func (c *conn) listen(ctx context.Context, process string, patience time.Duratio
 	}
 }
 
-// ask asks the server for a sign of life.
 func (c *conn) ask(ctx context.Context) {
 	if c.address.there(ctx) && c.server.hangs.pass(ctx.Done(), c.closed) && !c.ended() {
 		c.tell(heard{at: c.address.arrival(true)})

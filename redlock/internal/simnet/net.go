@@ -66,7 +66,6 @@ func (net *Net) RequireNoKeys(t testing.TB) {
 	t.Errorf("there still are %d keys: %q", len(keys), keys)
 }
 
-// batch has the commands that were sent at once.
 type batch struct {
 	cmds    []protocol.Command // copies, because a late execution must not change the caller's commands
 	arrives time.Time          // when it arrives at the server

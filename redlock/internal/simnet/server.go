@@ -19,7 +19,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	up     bool
-	run    int              // the number of the present run
+	run    int
 	began  time.Time        // when the run began, by the server's clock
 	clock  func() time.Time // called while mu is held
 	memory *memory.Master
@@ -38,7 +38,6 @@ func newServer(index int) *Server {
 	}}
 }
 
-// String names the server.
 func (s *Server) String() string { return fmt.Sprint("server ", s.index) }
 
 // start begins a run, in which the server knows nothing yet. Callers hold mu, unless nobody else has the server.
@@ -332,7 +331,6 @@ func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
 	return told, s.up && c.run == s.run
 }
 
-// accept makes a connection, unless the server is down.
 func (s *Server) accept(c *conn) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -407,7 +405,6 @@ func (s *Server) do(from *Address, cmd *Command) {
 	}
 }
 
-// subscribe makes a connection get all messages on a channel.
 func (s *Server) subscribe(c *conn, channel string) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

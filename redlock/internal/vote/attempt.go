@@ -20,21 +20,21 @@ type Attempt struct {
 	Start   time.Time
 	TTL     time.Duration
 	Timeout time.Duration // how long masters may take to answer
-	Slot    uint16        // the slot that is asked for
-	Slots   uint16        // how many slots the key has
+	Slot    uint16
+	Slots   uint16
 	Fence   int64
 	Late    bool // masters have not answered in time
 	Unwoken bool // a master that refused will not wake this process
 
-	ticket    int64          // the ticket of the caller, even if the acquire is sent without a ticket
-	offered   bool           // the leader offered the slot to the call
-	leader    int            // the master that offers slots; -1 if there is none
-	goesOn    bool           // the next attempt asks for the slot that the leader has offered to this one
-	waits     bool           // a release has left the ticket
-	several   bool           // one of the attempts of a call for several keys: commands are queued for all keys before any is sent
-	acquires  []link.Command // the acquires, by master
+	ticket    int64 // the ticket of the caller, even if the acquire is sent without a ticket
+	offered   bool  // the leader offered the slot to the call
+	leader    int   // the master that offers slots; -1 if there is none
+	goesOn    bool  // the next attempt asks for the slot that the leader has offered to this one
+	waits     bool  // a release has left the ticket
+	several   bool  // one of the attempts of a call for several keys: commands are queued for all keys before any is sent
+	acquires  []link.Command
 	tickets   []link.TicketState
-	abandoned atomic.Bool // commands that are still queued must not be sent
+	abandoned atomic.Bool // acquires and extends that are still queued must not be sent
 
 	granted []*link.Command
 	raising int              // masters that were sent a larger fence than the one they had stored
@@ -43,7 +43,6 @@ type Attempt struct {
 	done    []*link.Command  // refusals because a result is remembered
 }
 
-// Ask is what an attempt asks for.
 type Ask struct {
 	Key       string
 	TTL       time.Duration
@@ -52,12 +51,12 @@ type Ask struct {
 	Process   string             // the name of the process, or of its call, among those that wait on the masters
 	Ticket    int64              // 0 if it isn't known
 	Tickets   []link.TicketState // the state of the call's ticket on each master
-	Queue     bool               // the call waits in line if it is refused, and can be woken
+	Queue     bool               // the call waits in line on the masters that refuse it and can wake it
 	Fast      bool               // as far as is known, nobody else wants the key
 	Recall    bool               // the call wants a result
 	Several   bool               // the call has several keys
 	Slots     int
-	Slot      func() (slot uint16, offered bool) // the slot, of several, that the call asks for
+	Slot      func() (slot uint16, offered bool) // chooses one of several slots; offered: the leader has offered it
 	Former    *Attempt                           // an attempt whose lock is handed on, or that was lost
 	TakesOver bool                               // Former is a lost attempt of the same call: its grants are taken over
 }
@@ -119,13 +118,12 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 	return a
 }
 
-// Token returns the attempt's token.
 func (a *Attempt) Token() string { return a.acquires[0].Token }
 
 // SeveralMark ends the tokens of calls for several keys, which may give the key back at once.
 const SeveralMark = "s"
 
-// SendSoon sends the queued commands for all keys of a call.
+// SendSoon sends the commands that a call for several keys has queued.
 func (a *Attempt) SendSoon() {
 	if a.several {
 		a.masters.SendSoon()
@@ -149,11 +147,11 @@ func (a *Attempt) EnqueueRenewal(refill time.Time, to link.Receiver) {
 	}
 }
 
-// extension returns the command that renews the lease on one master and raises its fence to the lock's. A master that has lost the key may take it
-// anew until refill; never if that is zero.
+// extension returns the command that renews the lease on one master and raises its fence to the lock's. If refill is zero, a master that has lost the
+// key doesn't take it anew.
 func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
 	c := a.acquires[master].Extension(a.Fence, refill, to)
-	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // each time, if the master's is larger
+	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // also each time if the master's fence is larger
 	c.Fast = a.TTL >= a.masters.FastFrom && !raises
 	return c
 }
@@ -263,8 +261,9 @@ func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	return Released{Unconfirmed: &Verdict{Answered: released, Total: len(a.acquires), Failed: failed}, Hung: ending == TimeOver}
 }
 
-// Win counts replies until a quorum has granted and stored the lock's fence, a quorum is out of reach, the timeout has passed, or the caller leaves.
-// It reports whether a quorum has granted; Raised reports whether that quorum has also stored the fence.
+// Win counts replies until the key is won or lost for certain, the timeout has passed, or the caller leaves. It reports whether a quorum has granted
+// the key, no master remembers a result, and the leader of the key's slots doesn't refuse. Raised reports whether that quorum has also stored the
+// fence.
 func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 	quorum := a.masters.Quorum
 	ending := a.Collect(ctx, a.masters.Closing, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {

@@ -38,7 +38,7 @@ type Stream interface {
 // Masters are the masters of one process, each with a vote.
 type Masters struct {
 	Streams  []Stream
-	Quorum   int           // the majority
+	Quorum   int
 	MaxSkew  time.Duration // how far the masters' clocks may be apart; 0 if that isn't checked
 	FastFrom time.Duration // the shortest lease of a Fast acquire: a shorter lease doesn't remember the fence for long enough
 	Process  string        // the process's ID: its tokens begin with it
@@ -72,7 +72,6 @@ func (m *Masters) Random() string {
 	return string(text[:])
 }
 
-// SendSoon makes all masters' streams send their queued commands.
 func (m *Masters) SendSoon() {
 	for _, s := range m.Streams {
 		s.SendSoon()
@@ -173,7 +172,8 @@ func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	return away[spare], failed
 }
 
-// GuardsOver returns when enough masters for a quorum will have passed their restart guards; 0 if something else keeps masters from voting.
+// GuardsOver returns how long it takes until enough masters for a quorum have passed their restart guards; 0 if something else keeps masters from
+// voting.
 func (m *Masters) GuardsOver(failed []Failure) time.Duration {
 	var guarded []time.Duration
 	for _, f := range failed {

@@ -31,13 +31,10 @@ func (m *Masters) EnterRoom(ctx context.Context) bool {
 	return false
 }
 
-// LeaveRoom makes room for another result.
 func (m *Masters) LeaveRoom() { <-m.room }
 
-// RefusedResults returns how many results have found no room.
 func (m *Masters) RefusedResults() uint64 { return m.refused.Load() }
 
-// laneOf returns the lane for the results of a key on a master.
 func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[master].At(key).Lane }
 
 // Store makes masters remember a long result, over their lanes: the masters that have the attempt's token, and those known to have an older result.
@@ -94,7 +91,6 @@ type storing struct {
 	lacking []int // masters that have answered, but don't remember the result
 }
 
-// Receive takes the reply of one master.
 func (s *storing) Receive(c *link.Command) {
 	var again []int
 	s.mu.Lock()

@@ -23,7 +23,6 @@ func (m *Masters) NewRound(op protocol.Op, need int) Round {
 	return Round{m, &Inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, len(m.Streams))}}
 }
 
-// Ending is how a Collect ended.
 type Ending int
 
 const (
@@ -194,7 +193,6 @@ func (in *Inbox) expect(op protocol.Op, need int) {
 	}
 }
 
-// Receive puts a reply into the inbox.
 func (in *Inbox) Receive(c *link.Command) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -216,5 +214,4 @@ func (in *Inbox) drain(into []*link.Command) []*link.Command {
 	return into
 }
 
-// ring wakes the owner.
 func (in *Inbox) ring() { link.Signal(in.ready) }

@@ -14,14 +14,13 @@ import (
 // Verdict says why an attempt is lost, or why a release isn't confirmed.
 type Verdict struct {
 	Why        Why
-	Answered   int           // masters whose replies count
-	Total      int           // all masters
+	Answered   int // masters whose replies count
+	Total      int
 	Failed     []Failure     // masters that gave no usable reply
 	RetryAfter time.Duration // for Held: when the lease of the holder may have ended
 	Slots      int           // for Held: how many may have the key, if more than one
 }
 
-// Why is the reason for a verdict.
 type Why int
 
 const (
@@ -54,7 +53,7 @@ func (a *Attempt) fail(master int, err error) {
 	a.failed = append(a.failed, Failure{Master: a.name(master), Err: err})
 }
 
-// Split reports whether the refusals name several holders, none of which has a quorum: perhaps nobody won.
+// Split reports whether others have votes, but no holder is known to have a quorum: perhaps nobody has won.
 func (a *Attempt) Split() bool { return len(a.held) > 0 && !a.tooFewLive() && !a.othersHold() }
 
 // othersHold reports whether a quorum has refused in favor of one holder.
@@ -119,7 +118,6 @@ func (a *Attempt) CanWinBy(end time.Time) bool {
 	return left >= a.masters.Quorum
 }
 
-// Verdict returns why the attempt is lost.
 func (a *Attempt) Verdict() Verdict {
 	switch {
 	case !a.tooFewLive() && a.othersRefuse():
@@ -135,7 +133,6 @@ func (a *Attempt) Lacks() Verdict {
 	return Verdict{Why: NoQuorum, Answered: a.answered(), Total: len(a.acquires), Failed: a.failed}
 }
 
-// refusal returns the verdict that others have the key.
 func (a *Attempt) refusal() Verdict {
 	v := Verdict{Why: Held}
 	if a.Slots > 1 {
@@ -178,7 +175,7 @@ func (a *Attempt) Patience() time.Duration {
 // Offer returns 1 + the slot that the leader offers in place of the one that was refused, or 0.
 func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
 
-// LacksLeader reports whether the key has several slots, and no leader has said that none is free.
+// LacksLeader reports whether the key has several slots, and no leader has refused.
 func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
 
 // IsFirst reports whether nobody else should ask for the slot of a lost attempt, because the former holder's release is on its way to the masters
@@ -188,13 +185,10 @@ func (a *Attempt) IsFirst() bool {
 	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
 }
 
-// MetResult reports whether a master has refused because it remembers a result.
 func (a *Attempt) MetResult() bool { return len(a.done) > 0 }
 
-// Votes returns how many masters have granted the key.
 func (a *Attempt) Votes() int { return len(a.granted) }
 
-// Granted returns the masters that have granted the key.
 func (a *Attempt) Granted() (masters []int) {
 	for _, c := range a.granted {
 		masters = append(masters, c.Master)
@@ -202,10 +196,8 @@ func (a *Attempt) Granted() (masters []int) {
 	return masters
 }
 
-// Refusals returns the replies of the masters that have refused in favor of others.
 func (a *Attempt) Refusals() []protocol.Reply { return a.held }
 
-// Ballot is the reply of one master.
 type Ballot struct {
 	Master  string
 	Counted bool   // the master answered before the attempt was decided, or its time was over
@@ -216,7 +208,6 @@ type Ballot struct {
 	Err     error  // the reason why the master has given no vote
 }
 
-// Ballots returns the reply of each master.
 func (a *Attempt) Ballots() []Ballot {
 	ballots := make([]Ballot, len(a.acquires))
 	for i := range a.acquires {
@@ -231,7 +222,6 @@ func (a *Attempt) Ballots() []Ballot {
 	return ballots
 }
 
-// BallotOf returns the reply of one master to an acquire.
 func BallotOf(master string, acquire *link.Command) Ballot {
 	b := Ballot{Master: master}
 	if !acquire.Counted {
