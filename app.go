@@ -152,7 +152,6 @@ func (a *App) provision(ctx caddy.Context) error {
 	return a.showMetrics(ctx)
 }
 
-// inMemory reports whether locks are kept in the memory of this process.
 func (a *App) inMemory() bool {
 	return len(a.settings.URLs) == 1 && strings.HasPrefix(a.settings.URLs[0], "memory:")
 }
@@ -254,7 +253,6 @@ func (a *App) check() error {
 	return nil
 }
 
-// options returns the options of the locker, with this instance.
 func (a *App) options(instance string) (connect.Options, error) {
 	given := connect.Given{Timeout: a.Timeout, Prefix: a.KeyPrefix, MaxTTL: a.MaxTTL, RestartGuard: a.RestartGuard, MaxSkew: a.MaxSkew, Instance: instance}
 	return given.Options(func(option string) string {

@@ -114,7 +114,6 @@ func (s source) at(err error) error {
 	return fmt.Errorf("%w, at %s", err, place)
 }
 
-// only keeps the places of these settings and of the block.
 func (s source) only(names ...string) source {
 	maps.DeleteFunc(s, func(name, _ string) bool { return name != "redlock" && !slices.Contains(names, name) })
 	return s
@@ -166,7 +165,6 @@ func settingsOf(d *caddyfile.Dispenser, of any) map[string]func() error {
 	return known
 }
 
-// verifyArgs reads a sender: its scheme, its name if it has one, and its secrets.
 func verifyArgs(d *caddyfile.Dispenser, into *[]middleware.Verify) error {
 	args := d.RemainingArgs()
 	var v middleware.Verify

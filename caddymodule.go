@@ -325,9 +325,9 @@ func withSecrets(senders []middleware.Verify) ([]middleware.Verify, error) {
 	return replaced, nil
 }
 
-// strict maps Caddy's families of placeholders to those of package middleware, for values that a client may send more than
-// once or escape in several ways. Caddy joins or decodes such values. Package middleware refuses what is ambiguous, so that
-// the lock is never on one value while the upstream acts on another.
+// strict maps Caddy's families of placeholders to those of package middleware, for values that a client may send more than once
+// or escape in several ways. Caddy joins or decodes such values. Package middleware refuses ambiguous values, so that the lock is
+// never on one value while the upstream acts on another.
 var strict = map[string]string{
 	"http.request.header.":    "header.",
 	"http.request.cookie.":    "cookie.",
@@ -577,7 +577,6 @@ func (h *Handler) warn(log *zap.Logger) {
 	}
 }
 
-// templates returns the templates that the rule has in the configuration.
 func (h *Handler) templates() []string {
 	return append(h.Keys[:len(h.Keys):len(h.Keys)], h.Dedupe, h.Scope)
 }
@@ -619,7 +618,6 @@ func placeholderNames(template string) (names []string) {
 	return names
 }
 
-// isKnown reports whether Caddy has a value for a name.
 func isKnown(repl *caddy.Replacer, name string) (known bool) {
 	defer func() {
 		if recover() != nil { // it needs a real request, so there is such a placeholder

@@ -219,7 +219,6 @@ func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
 
 const protocolFastCGI = "fastcgi"
 
-// walk goes through the handlers of a server.
 type walk struct {
 	server  *caddyhttp.Server
 	invoked []string // the named routes that it is in
@@ -269,7 +268,7 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 	return has, around, wrong
 }
 
-// progress is what has become of a request by the time that it reaches a handler.
+// progress is the state of a request when it reaches a handler.
 type progress struct {
 	own      bool     // it was rewritten to a page of the error route's own
 	locked   bool     // it has a rule again
@@ -290,8 +289,7 @@ func (p progress) and(other progress) progress {
 var harmless = []string{"authentication", "copy_response", "copy_response_headers", "encode", "error", "file_server", "headers", "intercept", "invoke", "log_append", "map",
 	"metrics", "push", "redlock", "redlock_guard", "redlock_require", "request_body", "rewrite", "static_response", "subroute", "templates", "timeouts", "tracing", "vars"}
 
-// acting returns the first handler that may act on a request as its client has sent it, or "", and what has become of the request behind
-// the routes.
+// acting returns the first handler that may act on a request as its client has sent it, or "", and the state of the request behind the routes.
 func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, after progress) {
 	after = w.through(routes, now, func(n node, now progress) {
 		if handler == "" && !now.locked && n.actsOn(now.own) {
@@ -301,7 +299,7 @@ func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, 
 	return handler, after
 }
 
-// through calls visit for each handler, with what has become of a request before it, and returns what has become of it behind the routes.
+// through calls visit for each handler, with the state of a request before it, and returns the state behind the routes.
 func (w walk) through(routes caddyhttp.RouteList, now progress, visit func(n node, now progress)) progress {
 	groups := make(map[string]progress) // only one route of each group runs
 	for _, route := range routes {
@@ -383,7 +381,7 @@ func (n node) withURI(uri string) node {
 
 var placeholders = regexp.MustCompile(`\{[^"{}\s]+\}`)
 
-// notOfClient are the placeholders, by their beginnings, that show nothing of what a client has sent.
+// notOfClient are the beginnings of placeholders that show nothing from a client.
 var notOfClient = []string{"{http.error.", "{http.redlock.outcome}", "{http.redlock.rule}", "{env.", "{system."}
 
 // isOwnPath reports whether a client has no part in the path of a URI, nor in its query.

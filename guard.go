@@ -23,8 +23,8 @@ func init() {
 // that doesn't begin with `/`, a path that only some servers clean, a path in the query or in a header, a method that isn't in upper case,
 // or another method in a header or in the parameter `_method`.
 //
-// It looks at requests that may change something, and of the others at those for which the server has a rule, as far as the matchers
-// of rules name methods and paths. Refusals have the outcome `unclear_target`, and are logged and counted as those of the rule `guard`.
+// It looks at requests that may change something, and at others if the server has a rule for them, as far as the matchers of rules name
+// methods and paths. Refusals have the outcome `unclear_target`, and are logged and counted as those of the rule `guard`.
 type Guard struct {
 	refusalOf func(r *http.Request, matters func(*http.Request) bool) *middleware.Refusal
 	hideRule  func() // removes the guard from the metrics
@@ -71,7 +71,6 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	return next.ServeHTTP(w, r)
 }
 
-// matters reports whether the guard looks at a request.
 func matters(r *http.Request) bool { return middleware.MayChange(r) || mayLock(r) }
 
 // mayLock reports whether the server of a request has a rule for the request, or for a request for which an upstream may take it.

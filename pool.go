@@ -229,7 +229,6 @@ func init() { redis.SetLogger(clientLog{}) }
 // Package redlock itself logs once when a master fails, so these are only needed for debugging.
 type clientLog struct{}
 
-// clientLines are the messages that are to be written.
 var clientLines = notices.Queue[string]{
 	Receive: func(text string) { clientLogger().Debug(text) },
 	Missed: func(n uint64) {
@@ -239,7 +238,7 @@ var clientLines = notices.Queue[string]{
 
 func clientLogger() *zap.Logger { return caddy.Log().Named("redlock.client") }
 
-// Printf doesn't wait for the log, which may block: whoever calls it is making a connection for locks.
+// Printf doesn't wait for the log, which may block, because the caller is making a connection for locks.
 func (clientLog) Printf(_ context.Context, format string, args ...any) {
 	if clientLogger().Core().Enabled(zap.DebugLevel) {
 		clientLines.Push(fmt.Sprintf(format, args...))

@@ -187,7 +187,6 @@ func answer(w http.ResponseWriter, r *http.Request, err error) {
 	_, _ = w.Write(response.Bytes()) // the client may have left
 }
 
-// ready returns the reason why the agent can't take locks now, or nil if it can.
 func (a *Agent) ready() error {
 	status := a.locker.Status()
 	switch {

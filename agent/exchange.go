@@ -20,10 +20,10 @@ type exchange struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	conn    *conn
-	open    bool          // the client may keep the body open
-	lines   *bufio.Reader // the lines of the body
-	lingers bool          // a program that the client has started may still run when the connection ends
-	reads   bool          // a goroutine other than the handler's reads the body
+	open    bool // the client may keep the body open
+	lines   *bufio.Reader
+	lingers bool // a program that the client has started may still run when the connection ends
+	reads   bool // a goroutine other than the handler's reads the body
 
 	wait     context.Context // ends the wait for the lock when the client ends its request or its connection
 	stopWait context.CancelCauseFunc
@@ -36,14 +36,13 @@ type exchange struct {
 	received time.Time // a time at which the newest mark had already been received
 	word     []byte    // the beginning of the last line in the body that isn't empty
 	most     int       // how many bytes of that line are kept
-	wordEnds bool      // that line has ended
-	atEnd    bool      // the body has ended
+	wordEnds bool
+	atEnd    bool
 }
 
 // moment is how long a client may take to end its request after the last line. If it does, its connection can be used again.
 const moment = time.Second
 
-// newExchange returns the exchange for a request that has just arrived.
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{w: w, control: http.NewResponseController(w), conn: connOf(r), open: r.ContentLength < 0, lines: bufio.NewReaderSize(r.Body, 512), received: time.Now(), most: len(done) + 1}
 	_ = x.control.EnableFullDuplex()
@@ -186,7 +185,6 @@ func (x *exchange) isAtEnd() bool {
 	return x.atEnd
 }
 
-// tell sends a complete response.
 func (x *exchange) tell(response *buffered) {
 	x.conn.whole.Store(false)
 	_ = x.control.SetWriteDeadline(time.Now().Add(writePatience))
@@ -214,5 +212,4 @@ func (x *exchange) close() {
 	}
 }
 
-// tooLate reports whether an error comes from a deadline of the connection.
 func tooLate(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

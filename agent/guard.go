@@ -13,7 +13,6 @@ import (
 // version is the version of the agent's protocol on the wire.
 const version = "1"
 
-// access decides which requests the agent accepts.
 type access struct {
 	token []byte // empty: no token is needed
 	hosts []string

@@ -31,12 +31,12 @@ type lockRequest struct {
 	TTL       rule.Duration  `json:"ttl"`
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
-	Heartbeat rule.Duration  `json:"heartbeat"` // 0: no heartbeat
-	Pulse     rule.Duration  `json:"pulse"`     // how often a waiting client gets an interim response; 0: never
-	Quiet     bool           `json:"quiet"`     // the client gets lines only after a mark, and at the end
-	Linger    bool           `json:"linger"`    // the lease continues if the connection ends before the body has ended
-	OncePer   rule.Duration  `json:"once_per"`  // how long the work counts as done, if the body ends with the word done; 0: the work is not recorded
-	Once      rule.Duration  `json:"once"`      // as OncePer, for work with a result: the text behind the word done
+	Heartbeat rule.Duration  `json:"heartbeat"`
+	Pulse     rule.Duration  `json:"pulse"`    // how often a waiting client gets an interim response; 0: never
+	Quiet     bool           `json:"quiet"`    // the client gets lines only after a mark, and at the end
+	Linger    bool           `json:"linger"`   // the lease continues if the connection ends before the body has ended
+	OncePer   rule.Duration  `json:"once_per"` // how long the work counts as done, if the body ends with the word done; 0: the work is not recorded
+	Once      rule.Duration  `json:"once"`     // as OncePer, for work with a result: the text behind the word done
 
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }

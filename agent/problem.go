@@ -89,7 +89,7 @@ type buffered struct {
 func (b *buffered) Header() http.Header    { return b.header }
 func (b *buffered) WriteHeader(status int) { b.status = status }
 
-// isOfLock reports whether an error of package redlock says why there is no lock. Any other error says what is wrong with the call.
+// isOfLock reports whether an error of package redlock says why there is no lock. Any other error is about the call itself.
 func isOfLock(err error) bool {
 	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrBusy, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, known) {

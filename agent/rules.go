@@ -17,12 +17,11 @@ const (
 	maxRules    = 256      // the most rules that the agent keeps
 )
 
-// gatewayRule is a rule that a gateway has sent.
 type gatewayRule struct {
 	text    string
 	onAbort string // tells the gateway what to do when its client leaves
 	rule    *middleware.Serializer
-	release func() // releases the rule's observer
+	release func()
 }
 
 // rules are the rules that gateways have sent lately, by the text of their settings.
@@ -32,7 +31,6 @@ type rules struct {
 	order list.List // of *gatewayRule, the latest used first
 }
 
-// rule returns the rule with these settings, or an error if they are wrong.
 func (a *Agent) rule(text []byte) (*gatewayRule, error) {
 	a.rules.mu.Lock()
 	defer a.rules.mu.Unlock()

@@ -31,7 +31,6 @@ type door struct {
 	next      int
 }
 
-// newDoor returns a door for so many clients.
 func newDoor(l net.Listener, maxClients int) *door {
 	d := &door{Listener: l, unix: l.Addr().Network() == "unix"}
 	d.room.Store(2 * int64(maxClients))
@@ -84,7 +83,6 @@ type conn struct {
 	close sync.Once
 }
 
-// connKey is the key under which a request's context has the conn.
 type connKey struct{}
 
 func connOf(r *http.Request) *conn { return r.Context().Value(connKey{}).(*conn) }

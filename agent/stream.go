@@ -48,7 +48,6 @@ func (s *stream) hold(more []byte, heartbeat time.Duration) error {
 	return cmp.Or(err, errLeft)
 }
 
-// begin sends status 200 and the first line.
 func (s *stream) begin(more []byte) error {
 	s.line = append(s.line[:0], '{')
 	if s.lock != nil {

@@ -36,11 +36,11 @@ type turn struct {
 	rule   *gatewayRule
 	stream *stream
 	*exchange
-	frames  *frames       // the frames of the body; nil for none
-	request *http.Request // the request of the gateway's client
+	frames  *frames // the frames of the body; nil for none
+	request *http.Request
 	sent    turnRequest
 
-	begun bool // the response has begun
+	begun bool
 }
 
 // serveTurn takes the locks for a request of a gateway's client, and holds them for as long as the gateway keeps its own request open.
@@ -83,7 +83,6 @@ func (w headless) Header() http.Header         { return w.header }
 func (w headless) Write(p []byte) (int, error) { return len(p), nil }
 func (w headless) WriteHeader(int)             {}
 
-// read reads the lines that describe the request, and makes the request.
 func (t *turn) read() error {
 	settings, err := readLine(t.lines, maxSettings)
 	if err != nil {

@@ -121,10 +121,8 @@ type line struct {
 
 func lineBehind(t *Turn, waits bool, now time.Time) line { return line{t.Line, t.More(waits), now} }
 
-// For returns for how long a call has waited.
 func (l line) For(since time.Time) float64 { return max(0, l.now.Sub(since).Seconds()) }
 
-// brief returns the beginning of a key that is long.
 func brief(key string) string {
 	if text := []rune(shown(key)); len(text) > 20 {
 		return string(text[:20]) + "…"

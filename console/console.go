@@ -107,7 +107,6 @@ func namedTwice(path string, parameters map[string]string) bool {
 	return below != "" && also
 }
 
-// allow returns an error for methods that the resource doesn't have.
 func allow(w http.ResponseWriter, r *http.Request, isKey, isResult bool) *Problem {
 	allowed := []string{http.MethodGet, http.MethodHead}
 	switch {

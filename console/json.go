@@ -15,7 +15,7 @@ type Status struct {
 	Lockers []Locker `json:"lockers"`
 }
 
-// Locker is a locker of the process, and what it knows of its masters.
+// Locker is a locker of the process, with its view of its masters.
 type Locker struct {
 	Instance  string   `json:"instance"`  // the name of this process, by which others know who holds a key
 	Prefix    string   `json:"prefix"`    // the prefix of its keys on the masters: processes with another prefix don't honor its locks
@@ -51,7 +51,7 @@ type Process struct {
 	Disagreement  *Disagreement `json:"disagreement,omitempty"`
 }
 
-// Master is what a locker knows of one of its masters.
+// Master is a master as a locker sees it.
 type Master struct {
 	redlock.MasterStatus
 	Error              string  `json:"error,omitempty"`
@@ -60,12 +60,12 @@ type Master struct {
 }
 
 // Locks is the response of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), sort, and after: only
-// keys that are sorted behind it are listed. So no key that stays is left out or listed twice while others come and go.
-// With sort=waiting, those come first for which most calls wait, and of these the oldest; there is one page of them.
+// keys that are sorted behind it are listed. So no key that stays is left out or listed twice while others come and go. With
+// sort=waiting, the keys come first for which most calls wait, and of these the oldest; this list has one page.
 type Locks struct {
 	Locks   []Lock `json:"locks"`          // sorted by key, unless sort says otherwise
 	Keys    int    `json:"keys"`           // with the prefix, on all pages; of one that several hold, each slot that is held
-	Held    int    `json:"held"`           // of these, those that are held
+	Held    int    `json:"held"`           // the held ones among them
 	Waiting int    `json:"waiting"`        // the sum over the keys with the prefix, on all pages: a call for several keys counts at each that it waits for
 	Next    string `json:"next,omitempty"` // the URL of the next page, relative to that of the handler
 }
@@ -100,11 +100,12 @@ type InspectedLocker struct {
 	Fence      uint64            `json:"fence,omitempty"` // of that lock
 	Holder     string            `json:"holder,omitempty"`
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
-	Turn       *Turn             `json:"turn,omitempty"`   // what the holder's process tells of it
+	Turn       *Turn             `json:"turn,omitempty"`   // the call that has the lock, as its process tells it
 	Remembered bool              `json:"remembered"`       // whether a quorum remembers the result
 	Result     *Result           `json:"result,omitempty"` // the last one that any master remembers
 	Masters    []InspectedMaster `json:"masters"`
-	// Of a key that several may hold, unless one slot was asked for: those that are taken, and of how many, if this process knows.
+	// The slots that are taken, and how many slots there are, if this process knows. Both are empty for a key that one request
+	// holds at a time, and if one slot was asked for.
 	Taken []TakenSlot `json:"taken,omitempty"`
 	Slots int         `json:"slots,omitempty"`
 }
@@ -123,7 +124,7 @@ type TakenSlot struct {
 type Turn struct {
 	Call
 	Waiting int    `json:"waiting"`        // calls of that process that wait for the key
-	Line    []Call `json:"line,omitempty"` // those of them that are behind it, at most 20
+	Line    []Call `json:"line,omitempty"` // the calls that wait behind it, at most 20
 }
 
 // Call is a call that holds a key or waits for it. Since is when it got the key, or when it came.
@@ -168,7 +169,7 @@ type InspectedMaster struct {
 type InspectedWaiter struct {
 	Process string    `json:"process"`
 	Since   time.Time `json:"since,omitzero"`
-	Turn    *Turn     `json:"turn,omitempty"` // what it tells of the first call that waits
+	Turn    *Turn     `json:"turn,omitempty"` // the first call that waits, as the process tells it
 }
 
 // Released is the response of DELETE /locks/{key}?fence=N, with &slot=N if several may hold the key: 400 without fence, 404 if no master
@@ -186,7 +187,7 @@ type Forgotten struct {
 	Left []MasterTrouble `json:"left,omitempty"` // masters that may still remember it
 }
 
-// MasterTrouble is a master, and what went wrong with it.
+// MasterTrouble is a master, and the error of asking it.
 type MasterTrouble struct {
 	Name  string `json:"name"`
 	Error string `json:"error"`

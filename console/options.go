@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Option changes what New returns.
+// Option is a setting of the console.
 type Option func(*handler)
 
 // WithHosts allows further names in the header Host, beside localhost and the addresses of loopback. Give the names by which operators reach the
@@ -36,7 +36,7 @@ func WithUser(user func(*http.Request) string) Option { return func(h *handler) 
 // If there are several, the first is the one that matters most, and is shown first.
 //
 // Mount it where only operators come: it shows keys, and ends locks. It asks for no password, so put your own authentication in front.
-// It refuses what pages of other sites make a browser send, and hosts that it doesn't know: see WithHosts.
+// It refuses requests that pages of other sites make a browser send, and hosts that it doesn't know: see WithHosts.
 func New(lockers func() []*redlock.Locker, opts ...Option) http.Handler {
 	h := &handler{lockers: lockers, logger: slog.Default(), user: func(*http.Request) string { return "" }}
 	for _, opt := range opts {

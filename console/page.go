@@ -35,7 +35,6 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 // policy allows the page its own style and script, and to ask its own origin. The icon is in the page.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// view is what the template shows.
 type view struct {
 	Now     time.Time
 	Status  Status
@@ -70,7 +69,7 @@ func (v *view) Waiting() (n int) {
 	return n
 }
 
-// Inspected returns what the masters that have answered say of the key.
+// Inspected returns the views of the masters that have answered.
 func (v *view) Inspected() []InspectedLocker {
 	if v.Problem != nil {
 		return v.Problem.Lockers
@@ -131,7 +130,7 @@ func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[st
 
 var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
-// serveAsset serves what the page refers to, and reports whether the path is that of such a file.
+// serveAsset serves a file of the page, and reports whether the path is the path of one.
 func serveAsset(w http.ResponseWriter, _ *http.Request, name string) bool {
 	contentType, ok := assets[name]
 	if ok {

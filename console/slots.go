@@ -15,7 +15,6 @@ import (
 // anySlot stands for all slots of a key.
 const anySlot = -1
 
-// slotOf returns the slot that the parameters name, or anySlot.
 func slotOf(parameters map[string]string) (int, *Problem) {
 	text, given := parameters["slot"]
 	if !given {

@@ -40,7 +40,7 @@ func statusOf(lockers []*redlock.Locker) Status {
 	return all
 }
 
-// keysOf returns the keys of all lockers, sorted; those of several lockers in the order of these.
+// keysOf returns the keys of all lockers, sorted. If several lockers have a key, their order is kept.
 func keysOf(lockers []*redlock.Locker, prefix string) []redlock.KeyStatus {
 	var all []redlock.KeyStatus
 	for _, l := range lockers {
@@ -52,8 +52,8 @@ func keysOf(lockers []*redlock.Locker, prefix string) []redlock.KeyStatus {
 	return folded(all)
 }
 
-// pageOf returns those of the sorted keys that come behind after, as many as the limit allows, and whether there are more. It
-// doesn't end between two locks on one key: the next page begins behind the key.
+// pageOf returns the sorted keys that come behind after, as many as the limit allows, and whether there are more. It doesn't end
+// between two locks on one key: the next page begins behind the key.
 func pageOf(keys []redlock.KeyStatus, after string, limit int) (page []redlock.KeyStatus, more bool) {
 	begin := 0
 	if after != "" { // no key is empty
@@ -68,7 +68,6 @@ func pageOf(keys []redlock.KeyStatus, after string, limit int) (page []redlock.K
 	return keys[begin:end], end < len(keys)
 }
 
-// The orders of a list of keys.
 const (
 	byKey     = "key"
 	byWaiting = "waiting" // the keys first for which most calls wait, and of these the oldest
@@ -178,7 +177,7 @@ func resultOf(seen inspect.Result) *Result {
 	return &Result{Fence: seen.Fence, Bytes: seen.Bytes, KeepSeconds: seen.Keep.Seconds()}
 }
 
-// add adds what the masters of one more locker know, unless they know nothing.
+// add adds the view of one more locker, unless its masters know nothing of the key.
 func (i *Inspection) add(l InspectedLocker) {
 	known := l.Held || l.Result != nil || len(l.Taken) > 0
 	for _, m := range l.Masters {

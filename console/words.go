@@ -13,10 +13,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// verdict says at a glance whether locks can be taken.
 type verdict struct {
 	Level string // good, warn, bad, or none without a locker
-	Mark  string // a shape, for those who don't see the color
+	Mark  string // a shape, for people who don't see the color
 	Color string // of the icon
 	Title string
 	Text  string
@@ -72,12 +71,10 @@ func (l *Locker) judge() verdict {
 	}
 }
 
-// runbook returns the address of a section of docs/operations.md.
 func runbook(section string) string {
 	return "https://github.com/caddy-redlock/caddy-redlock/blob/main/docs/operations.md#" + section
 }
 
-// level returns how bad the state of a master is.
 func level(state redlock.MasterState) string {
 	switch state {
 	case redlock.MasterAvailable:
@@ -88,7 +85,6 @@ func level(state redlock.MasterState) string {
 	return "bad"
 }
 
-// sentence makes a sentence of an error.
 func sentence(text string) string {
 	text = strings.TrimPrefix(text, "redlock: ")
 	first, size := utf8.DecodeRuneInString(text)
@@ -123,7 +119,6 @@ func seconds(s float64) string {
 	}
 }
 
-// size writes a number of bytes.
 func size[N int | int64](bytes N) string {
 	switch n := float64(bytes); {
 	case n < 1000:
@@ -137,7 +132,6 @@ func size[N int | int64](bytes N) string {
 	}
 }
 
-// memory writes how much memory a server uses, and of how much.
 func memory(m Master) string {
 	switch {
 	case m.UsedMemory == 0:

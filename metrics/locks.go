@@ -67,7 +67,6 @@ func newLocks(namespace string) *locks {
 	return s
 }
 
-// The results of renewals.
 const (
 	renewed    = "ok"
 	notRenewed = "failed"
@@ -207,19 +206,16 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// Describe implements prometheus.Collector.
 func (s *locks) Describe(to chan<- *prometheus.Desc) {
 	s.events.Describe(to)
 	s.readings.Describe(to)
 }
 
-// Collect implements prometheus.Collector.
 func (s *locks) Collect(to chan<- prometheus.Metric) {
 	s.events.Collect(to)
 	s.collect(s.scrape(), to)
 }
 
-// scrape asks the Lockers.
 func (s *locks) scrape() *scrape {
 	s.mu.Lock()
 	statuses := s.look()
@@ -272,8 +268,8 @@ func worse(older, newer redlock.MasterStatus) redlock.MasterStatus {
 	return newer
 }
 
-// failuresOf returns the failures of the masters, which begin at 0 for each reason, and forgets those of masters that no Locker
-// has any more. A Redis Cluster is a master whose nodes fail under names of their own; these stay.
+// failuresOf returns the failures of the masters, which begin at 0 for each reason, and forgets the failures of masters that no Locker has any more.
+// A Redis Cluster is a master whose nodes fail under names of their own; these stay.
 func (s *locks) failuresOf(masters map[string]redlock.MasterStatus, known map[string]bool) map[failure]float64 {
 	s.eventsMu.Lock()
 	defer s.eventsMu.Unlock()

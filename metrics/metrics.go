@@ -54,7 +54,6 @@ type events struct {
 	all       []vector
 }
 
-// vector is a metric, by its labels.
 type vector interface {
 	prometheus.Collector
 	DeletePartialMatch(labels prometheus.Labels) int
@@ -72,14 +71,12 @@ func (e *events) gauge(name, help string, labels ...string) *prometheus.GaugeVec
 	return g
 }
 
-// Describe implements prometheus.Collector.
 func (e *events) Describe(to chan<- *prometheus.Desc) {
 	for _, v := range e.all {
 		v.Describe(to)
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (e *events) Collect(to chan<- prometheus.Metric) {
 	for _, v := range e.all {
 		v.Collect(to)
@@ -99,7 +96,6 @@ type reading[Seen any] struct {
 // show sends a value of a metric.
 type show func(value float64, labels ...string)
 
-// Describe implements a part of prometheus.Collector.
 func (all readings[Seen]) Describe(to chan<- *prometheus.Desc) {
 	for _, r := range all {
 		to <- r.desc
@@ -121,7 +117,6 @@ func describe(namespace, name, help string, labels ...string) *prometheus.Desc {
 // label makes a text valid UTF-8, as labels must be. A master at a Unix socket may have a name of any bytes.
 func label(text string) string { return strings.ToValidUTF8(text, "\ufffd") }
 
-// bodies are the metrics of the memory for bodies.
 type bodies struct {
 	readings[memory]
 
@@ -158,7 +153,6 @@ func (m *Metrics) WatchBudget(budget *middleware.Budget) (stop func()) {
 	})
 }
 
-// Collect implements prometheus.Collector.
 func (b *bodies) Collect(to chan<- prometheus.Metric) { b.collect(b.memory(), to) }
 
 func (b *bodies) memory() (m memory) {

@@ -11,7 +11,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// rules are the metrics of requests.
 type rules struct {
 	events
 	requests   *prometheus.CounterVec
@@ -140,14 +139,12 @@ func (r *rule) remembering() *series {
 	return r.add(middleware.Possible{Remembers: true})
 }
 
-// Begin implements middleware.Observer.
 func (r *rule) Begin(_ string, can middleware.Possible) {
 	if s := r.add(can); can.Concurrency > 0 {
 		s.most.Set(float64(can.Concurrency))
 	}
 }
 
-// Waits implements middleware.Observer.
 func (r *rule) Waits(_ string, n int) {
 	s := r.series.Load()
 	if s.waiting == nil {
@@ -156,14 +153,12 @@ func (r *rule) Waits(_ string, n int) {
 	s.waiting.Add(float64(n))
 }
 
-// Acquired implements middleware.Observer.
 func (r *rule) Acquired(_ string, waited time.Duration) {
 	s := r.locking()
 	s.wait.Observe(waited.Seconds())
 	s.holding.Inc()
 }
 
-// Done implements middleware.Observer.
 func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
 	done := r.series.Load().requests[outcome]
 	if done == nil {
@@ -177,14 +172,12 @@ func (r *rule) Done(_ string, outcome middleware.Outcome, held time.Duration) {
 	}
 }
 
-// Passed implements middleware.Observer.
 func (r *rule) Passed(_ string, outcome middleware.Outcome) {
 	if c := r.series.Load().passed[outcome]; c != nil {
 		c.Inc()
 	}
 }
 
-// Remembered implements middleware.Observer.
 func (r *rule) Remembered(_ string, bytes int, why middleware.Reason) {
 	s := r.remembering()
 	if c := s.forgotten[why]; c != nil {
@@ -196,7 +189,6 @@ func (r *rule) Remembered(_ string, bytes int, why middleware.Reason) {
 	}
 }
 
-// Quota implements middleware.Observer.
 func (r *rule) Quota(_ string, refusals bool, used, size int64) {
 	kind := 0
 	if refusals {

@@ -253,7 +253,6 @@ const (
 	aheadBlind = 2  // the factor for other bodies
 )
 
-// reading is how a body is read into memory.
 type reading int
 
 const (
@@ -454,7 +453,6 @@ func (b *body) bounded() bool {
 	return ok
 }
 
-// readUntil reads from source until ctx ends.
 func readUntil(ctx context.Context, source io.Reader, p []byte) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

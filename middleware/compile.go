@@ -295,7 +295,6 @@ func (c *compiled) checkConcurrency() error {
 	return nil
 }
 
-// checkHeaders checks the names of the headers that the rule sets for the upstream.
 func (c *compiled) checkHeaders() error {
 	if fold.SameHeader(c.FenceHeader, SlotHeader) {
 		return fmt.Errorf("fence_header %q: is the header of the slot; want another header, such as %s", c.FenceHeader, DefaultFenceHeader)

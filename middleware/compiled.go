@@ -21,7 +21,6 @@ import (
 // waitsForResponses reports whether a repeat waits for the response to the first request.
 func (c *compiled) waitsForResponses() bool { return c.OnDuplicate == waits }
 
-// warnings returns texts about valid settings for remembered responses that are hardly ever meant.
 func (c *compiled) warnings() (warnings []string) {
 	switch {
 	case c.Remember == 0:
@@ -39,8 +38,6 @@ func (c *compiled) warn() {
 	}
 }
 
-// global returns the first template that makes the same key for all requests, or "". Such a template is hardly ever meant if only one request at a
-// time may hold the key.
 func (c *compiled) global() string {
 	for i, template := range c.keys {
 		if c.Concurrency.of(i) == 1 && template.Global() {
@@ -139,7 +136,7 @@ func (c *compiled) verify(r *http.Request) (signer string, err error) {
 			err = bad
 		}
 	}
-	if err == signature.ErrMismatch && isEncoded(r) { // senders sign what is decoded
+	if err == signature.ErrMismatch && isEncoded(r) { // senders sign the decoded body
 		err = errBodyEncoded
 	}
 	return "", err
@@ -182,7 +179,6 @@ func (c *compiled) passes(missing error) bool {
 
 func (c *compiled) stopping() bool { return c.Shutdown != nil && c.Shutdown.Err() != nil }
 
-// refusalOfLock returns the refusal of a request that could not get its lock.
 func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
@@ -222,7 +218,6 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 	return refuse(OutcomeFailed, 0)
 }
 
-// observeBegin tells the Observer which events it may get.
 func (c *compiled) observeBegin() {
 	if c.Observer != nil {
 		c.Observer.Begin(c.Name, possibleOf(c))

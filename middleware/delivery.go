@@ -19,8 +19,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
-// Delivery says whose response a request gets: requests that are equal in all of its parts are one delivery, and all but the first are repeats. It is
-// what docs/guarantees.md#whose-response-it-is says. The rule isn't a part, because one request may pass several rules, and a rule may be renamed.
+// Delivery says whose response a request gets: requests that are equal in all of its parts are one delivery, and all but the first are repeats.
+// docs/guarantees.md#whose-response-it-is describes it. The rule isn't a part, because one request may pass several rules, and a rule may be renamed.
 type Delivery struct {
 	Keys   []string // the request's keys, in any order; none under a rule with IdempotencyKey that compares fingerprints
 	ID     string   // the ID that the sender gave the delivery

@@ -52,19 +52,14 @@ func hidesRoute(path string) bool {
 	return false
 }
 
-// errHiddenRoute is the error for a query in which some upstream finds a path.
 const errHiddenRoute = fold.Error(`query begins with a path, or has one in the parameter rest_route, _url or s`)
 
-// errLetter is the error for a path with a letter that some servers take for one of a to z.
 const errLetter = fold.Error(`path has a letter that some servers take for one of a to z, such as a long s`)
 
-// errRewritten is the error for a header from which some upstream takes the path.
 const errRewritten = fold.Error("request names another path in a header")
 
-// errMethod is the error for a method that some upstream takes for a different one.
 const errMethod = fold.Error(`method has other characters than upper-case letters and "-"`)
 
-// errOverride is the error for a request that some upstream serves with a different method.
 const errOverride = fold.Error("request asks for another method than its own")
 
 // asPHP replaces characters in a name as PHP does.

@@ -255,7 +255,6 @@ func detailOfNoQuorum(err error) string {
 	return "a majority of the masters answered, but too late, or not all for this request"
 }
 
-// detailOfLost is detailOf for a request that has lost its lock.
 func detailOfLost(end redlock.End) string {
 	switch end {
 	case redlock.EndMaxHold:

@@ -29,7 +29,6 @@ type Refusal struct {
 	Err        error
 }
 
-// newRefusal returns a refusal with the status of its outcome.
 func newRefusal(outcome Outcome, err error) *Refusal {
 	return &Refusal{Status: outcomes[outcome].status, Turn: Turn{Outcome: outcome}, Err: err}
 }
@@ -61,7 +60,6 @@ var (
 	errBodyBroken   = &refusalReason{outcome: OutcomeBodyBroken, text: "body can't be read to its end"}
 )
 
-// errStopping is the error for a request that would have to wait while the server is about to stop.
 var errStopping = errors.New("the lock is held, and the server is about to stop")
 
 // errNoRoom is the error for a request whose response is remembered, but finds no room in memory.

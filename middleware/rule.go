@@ -168,7 +168,7 @@ type Rule struct {
 	// wait above 0.
 	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Serves requests for WebSocket, which are otherwise refused with 403, as are those for any other protocol. Default: off.
+	// Serves requests for WebSocket. Otherwise they are refused with 403, as requests for any other protocol always are. Default: off.
 	//
 	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`

@@ -50,12 +50,12 @@ type serving struct {
 	own       *redlock.Lock // the lock on the request's keys, or on its delivery if no other is needed
 	claimOnce sync.Once
 	exchange  *remember.Exchange // nil if the response is not remembered
-	decision  remember.Decision  // what the masters are to remember of the response
+	decision  remember.Decision  // the part of the response that the masters are to remember
 
-	span     trace.Span // the span of the request
-	asked    time.Time  // when the request began to ask for its locks
-	acquired time.Time  // when the request got its lock; zero if it has none
-	ended    Outcome    // the outcome of the lock, once the handler has returned
+	span     trace.Span
+	asked    time.Time // when the request began to ask for its locks
+	acquired time.Time // when the request got its lock; zero if it has none
+	ended    Outcome   // the outcome of the lock, once the handler has returned
 }
 
 func (s *serving) serve() error {
@@ -381,7 +381,7 @@ func (s *serving) acceptIdentity() (undo func()) {
 	}
 }
 
-// conclude decides, when the handler has returned, what the masters are to remember of the response.
+// conclude decides, when the handler has returned, which part of the response the masters are to remember.
 func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
 	switch {
 	case s.exchange == nil:
@@ -648,7 +648,6 @@ func (s *serving) readShown() (err error) {
 	return nil
 }
 
-// showKey sets the KeyHeader to the locked values.
 func (s *serving) showKey() {
 	if s.turn.keyHeader = s.rule.KeyHeader; s.turn.keyHeader != "" {
 		s.r.Header = maps.Clone(s.r.Header) // a rule around this one has the same header map
@@ -796,7 +795,6 @@ func (s *serving) observeReleased() {
 	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
 }
 
-// tracerName is the instrumentation scope of the spans.
 const tracerName = "github.com/caddy-redlock/caddy-redlock/middleware"
 
 // startSpan starts a span for the time in which the request asks for its lock. It returns nil if the span of the request itself isn't recorded.

@@ -62,7 +62,7 @@ type Template struct {
 // part is a piece of a template: literal text, or a placeholder.
 type part struct {
 	literal string
-	name    string     // the name of the placeholder
+	name    string
 	sources [][]source // the alternatives of the placeholder, each with one or more sources whose values are taken together
 }
 
@@ -807,11 +807,10 @@ func (t *Template) escape(key []byte, value string) []byte {
 }
 
 const (
-	maxKeys = fields.MaxValues // the most keys of a request
-	maxKey  = 200              // bytes; a longer key is hashed
+	maxKeys = fields.MaxValues
+	maxKey  = 200 // bytes; a longer key is hashed
 )
 
-// errTooManyKeys is the error for a request that would have to hold too many locks.
 var errTooManyKeys = fields.ErrTooMany
 
 // keysFunc derives the lock keys of a request, which holds all of them together. from has the index of each key's template; it is nil if there is
@@ -830,7 +829,6 @@ func (key KeyFunc) Keys(r *http.Request) ([]string, []int, error) {
 // templates are the key templates of a rule: a request has the keys of all of them.
 type templates []*Template
 
-// parseTemplates reads several templates as ParseTemplate does.
 func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("no key template")

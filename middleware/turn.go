@@ -199,7 +199,6 @@ func (t *Turn) showSlot(r *http.Request) {
 	}
 }
 
-// mostOf returns how many requests may hold the given key of the turn.
 func (t *Turn) mostOf(key string) int {
 	if n, ok := t.most[key]; ok {
 		return n

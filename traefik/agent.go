@@ -17,7 +17,6 @@ import (
 // version is the version of the agent's protocol that this plugin speaks.
 const version = "1"
 
-// agent is an agent, with the connections to it.
 type agent struct {
 	address string
 	network string // of its socket
@@ -120,7 +119,6 @@ func (a *agent) away(name string, err error) {
 	}
 }
 
-// back logs that the agent can be used again.
 func (a *agent) back(name string) {
 	a.mu.Lock()
 	was := a.trouble

@@ -29,7 +29,6 @@ const (
 	keepIdle   = 512
 )
 
-// dial returns a new connection.
 func (a *agent) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
@@ -119,7 +118,6 @@ func chunk(data []byte) []byte {
 	return append(text, "\r\n"...)
 }
 
-// lastChunk ends a body.
 var lastChunk = []byte("0\r\n\r\n")
 
 // response reads the head of the response. It returns an error if no agent has answered, or an agent with another version of the

@@ -3,7 +3,7 @@
 // that the agent sets. docs/traefik.md describes how to set it up.
 //
 // Traefik runs the package in the interpreter Yaegi. So it imports only the standard library, whose code is compiled, and does
-// little itself: each request runs a few calls. TestYaegiRunsIt knows what Yaegi gets wrong.
+// little itself: each request runs a few calls. TestYaegiRunsIt has the cases that Yaegi gets wrong.
 package traefik
 
 import (
@@ -34,7 +34,6 @@ type Config struct {
 // CreateConfig returns the defaults.
 func CreateConfig() *Config { return &Config{Agent: "unix:/run/redlock/redlock.sock"} }
 
-// handler serializes the requests of one router.
 type handler struct {
 	name  string
 	next  http.Handler

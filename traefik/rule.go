@@ -76,7 +76,6 @@ func (r *rule) fenceHeader() string {
 	return "Fencing-Token"
 }
 
-// info returns the agent's response about the rule, or nil.
 func (r *rule) info() *ruleInfo {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +90,6 @@ func (e *refusedRule) Error() string { return e.detail }
 // loadWithin is how long the agent may take to judge a rule.
 const loadWithin = 2 * time.Second
 
-// load asks the agent about the rule.
 func (r *rule) load(ctx context.Context, a *agent) error {
 	c, err := a.dial(ctx)
 	if err != nil {

@@ -32,7 +32,6 @@ type turn struct {
 	whole bool // all of the response was read
 }
 
-// asked describes a request to the agent.
 type asked struct {
 	Method  string      `json:"method"`
 	Target  string      `json:"target"`

@@ -70,7 +70,6 @@ that is there already, which serves those who hold its locks to their end, and e
 	return cmd
 }
 
-// agentCommand is the command "redlock agent" with its flags.
 type agentCommand struct {
 	masters    connect.Settings
 	listen     []string
@@ -177,7 +176,6 @@ func forClients(all http.Handler) http.Handler {
 	})
 }
 
-// token returns the token that clients must send, or "".
 func (a *agentCommand) token() (string, error) {
 	if a.tokenFile == "" {
 		return strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")), nil // the variable may have been set from a file, with its newline

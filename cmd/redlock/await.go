@@ -28,7 +28,6 @@ const (
 // one.
 var mastersPatience = time.Minute
 
-// errNoMajority is the cause of the end of a wait for masters.
 var errNoMajority = errors.New("no majority of the masters could be reached in time")
 
 // errAgentEnds is the error of an agent that takes no more locks: another one may take its place. errNoAgent is the error if no
@@ -81,7 +80,6 @@ func (c *runCommand) await(ctx context.Context, d door) (*holding, error) {
 	}
 }
 
-// awaiting is a wait for the lock.
 type awaiting struct {
 	run    *runCommand
 	door   door
@@ -103,7 +101,6 @@ func (w *awaiting) rest() *time.Duration {
 	return &rest
 }
 
-// again reports whether to ask once more after this error.
 func (w *awaiting) again(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || !w.end.IsZero() && !time.Now().Before(w.end) {
 		return false
@@ -225,7 +222,6 @@ func (w *awaiting) tellMasters(status redlock.Status, until, since time.Time) {
 	tell("waiting for masters, and giving up at %s with exit code %d: %s", end.Format(time.TimeOnly), codeNoQuorum, absent(status))
 }
 
-// tellHolder says who has the lock.
 func (w *awaiting) tellHolder(ctx context.Context) {
 	c := w.run
 	text := fmt.Sprintf("waiting for the lock on %s", c.key)

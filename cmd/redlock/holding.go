@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
-// holding is a lock that redlock run holds.
 type holding struct {
 	lease job.Lease
 	fence uint64
@@ -30,7 +29,7 @@ const guardOff = "REDLOCK_RESTART_GUARD=off is for trials"
 // label is the label of the lock, which others see beside the name of the holder.
 const label = "redlock run"
 
-// door is what takes the lock: the masters, or an agent.
+// door takes the lock: on the masters, or through an agent.
 type door interface {
 	// lock takes the lock. It waits for at most this time, or with nil until ctx ends.
 	lock(ctx context.Context, wait *time.Duration) (*holding, error)
@@ -41,7 +40,6 @@ type door interface {
 	close() error
 }
 
-// acquire takes the lock as the flags say.
 func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 	d, err := c.door()
 	if err != nil {
@@ -68,7 +66,6 @@ func (c *runCommand) door() (door, error) {
 	return &ownDoor{locker, c}, err
 }
 
-// ownDoor takes the lock on the masters.
 type ownDoor struct {
 	*redlock.Locker
 	run *runCommand
@@ -104,7 +101,6 @@ func (d *ownDoor) status(context.Context) redlock.Status { return d.Status() }
 
 func (d *ownDoor) close() error { return d.Close() }
 
-// agentDoor takes the lock through an agent.
 type agentDoor struct {
 	*agentClient
 	run *runCommand

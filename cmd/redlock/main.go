@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 )
 
-// exitError is a process's exit code for wrong use, and for what has no code of its own.
+// exitError is the exit code for errors without a code of their own.
 const exitError = 1
 
 func main() {
@@ -72,7 +72,7 @@ func execute(root *cobra.Command) int {
 	return failed.code
 }
 
-// tell prints a line for whoever runs the command. It begins with the program's name, as errors of package redlock do.
+// tell prints a line for the person who runs the command. It begins with the program's name, as errors of package redlock do.
 func tell(format string, args ...any) {
 	fmt.Fprintln(os.Stderr, "redlock:", strings.ReplaceAll(fmt.Sprintf(format, args...), "redlock: ", ""))
 }

@@ -44,7 +44,6 @@ func operatorsCmds() []*cobra.Command {
 // ownMasters are the masters of the flags, asked by a console in this process.
 type ownMasters struct{ connect.Settings }
 
-// Open connects to the masters.
 func (m *ownMasters) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
 	if err := connect.Environment(flags); err != nil {
 		return nil, err
@@ -91,7 +90,6 @@ func (o *ownConsole) awaitMasters(ctx context.Context) {
 
 func (o *ownConsole) Close() { _ = o.locker.Close() } // nothing is held
 
-// recorder is a response in memory.
 type recorder struct {
 	bytes.Buffer
 	header http.Header

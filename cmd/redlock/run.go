@@ -37,7 +37,6 @@ func init() {
 	runtime.LockOSThread() // job.Run, which starts the command, needs the thread of main
 }
 
-// runCommand is redlock run with its flags.
 type runCommand struct {
 	masters  connect.Settings
 	agent    string // "": on the masters
@@ -181,7 +180,6 @@ func (c *runCommand) check(given func(flag string) bool) error {
 	return nil
 }
 
-// run takes the lock, runs the command, and frees the lock.
 func (c *runCommand) run() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -151,7 +151,6 @@ func systemdSockets() (all []net.Listener, err error) {
 	return all, nil
 }
 
-// notifySystemd tells systemd of a state, if it wants to know.
 func notifySystemd(state string) {
 	c, err := net.Dial("unixgram", os.Getenv("NOTIFY_SOCKET"))
 	if err != nil {

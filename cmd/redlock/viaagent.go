@@ -37,7 +37,6 @@ type agentClient struct {
 	address, path string
 }
 
-// newAgentClient returns the client of an agent at an address such as unix:/run/redlock/redlock.sock.
 func newAgentClient(address string) (*agentClient, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok || path == "" {
@@ -259,7 +258,6 @@ func (c *runCommand) ask(l *agentLease, a *agentClient, line string) (lines *buf
 	return lines, first, err
 }
 
-// refusedBy returns the error for a response that is no lock.
 func (c *runCommand) refusedBy(a *agentClient, response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 64<<10))
 	var problem console.Problem

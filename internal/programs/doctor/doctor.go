@@ -60,14 +60,13 @@ type MasterReport struct {
 // Level says how much a finding matters.
 type Level string
 
-// The levels of findings.
 const (
 	Error   Level = "error"   // the master has no vote, or may break a guarantee
 	Warning Level = "warning" // locks work, but not as they should, or not in every case
 	Note    Level = "note"    // a fact to know, or one that could not be found out
 )
 
-// Finding is one thing that was found, and what to do about it.
+// Finding is one thing that was found, and the advice about it.
 type Finding struct {
 	Level  Level  `json:"level"`
 	Check  Check  `json:"check"`
@@ -81,7 +80,6 @@ type Finding struct {
 // Check is the subject of a finding.
 type Check string
 
-// The checks.
 const (
 	Reachability Check = "reachability"
 	Latency      Check = "latency"
@@ -114,7 +112,6 @@ func Examine(ctx context.Context, s Settings) Report {
 	return report(s, all)
 }
 
-// report judges the facts, about each master and about all together.
 func report(s Settings, all []*examination) Report {
 	r := Report{Quorum: len(all)/2 + 1, Findings: []Finding{}}
 	r.Findings = append(append(r.Findings, number(all)...), clusters(all)...)

@@ -13,7 +13,7 @@ type examination struct {
 	*redlock.Examination
 	name      string
 	rights    rights
-	processes map[string]process // by what is stored of them
+	processes map[string]process // by their IDs
 	others    []*examination     // the other nodes of a Redis Cluster
 }
 
@@ -27,7 +27,6 @@ func examined(s Settings, name string, found *redlock.Examination) *examination 
 	return x
 }
 
-// summary returns the row of the master in the report.
 func (x *examination) summary() MasterReport {
 	return MasterReport{
 		Name:            x.name,

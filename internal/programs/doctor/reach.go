@@ -57,5 +57,4 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."
 }
 
-// sentence makes a sentence of a Locker's advice.
 func sentence(advice string) string { return strings.ToUpper(advice[:1]) + advice[1:] + "." }

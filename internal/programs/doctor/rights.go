@@ -50,7 +50,6 @@ func (r *rights) note(command, text string) bool {
 // deniedCommand finds the command in the refusals of Redis 6.2, KeyDB, 7 and newer.
 var deniedCommand = regexp.MustCompile(`permissions? to run the '([^']+)' command`)
 
-// judgeRights names each right that is missing.
 func (x *examination) judgeRights() (findings []Finding) {
 	user := cmp.Or(x.User, "default")
 	r := x.rights
@@ -98,7 +97,6 @@ func (x *examination) judgeRights() (findings []Finding) {
 	return findings
 }
 
-// grant returns the command that grants rights.
 func grant(user string, rights ...string) string {
 	return "ACL SETUSER " + user + " " + strings.Join(rights, " ")
 }

@@ -81,7 +81,7 @@ func (x *examination) uptimeAgainstGuard() []Finding {
 	return []Finding{f}
 }
 
-// RenewCertificate is what to do about a certificate that ends within CertificateSoon.
+// RenewCertificate is the advice about a certificate that ends within CertificateSoon.
 const (
 	CertificateSoon  = 14 * 24 * time.Hour
 	RenewCertificate = "With the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE; if an authority's ends, first have all processes trust the new one, too (docs/operations.md, Rotation)."
@@ -96,7 +96,7 @@ func (x *examination) certificate() []Finding {
 		Advice: RenewCertificate}}
 }
 
-// NoEviction is what to do about a maxmemory-policy that deletes locks.
+// NoEviction is the advice about a maxmemory-policy that deletes locks.
 const NoEviction = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; a cache needs a server of its own."
 
 func (x *examination) eviction() []Finding {
@@ -117,7 +117,7 @@ func (x *examination) eviction() []Finding {
 	return nil
 }
 
-// disk judges what a restart forgets. With the guard nothing need be on the disk: without it, everything must be.
+// disk judges whether a restart forgets too much. With the guard nothing need be on the disk; without it, everything must be.
 func (x *examination) disk() []Finding {
 	aof, fsync, onRewrite := x.Info["aof_enabled"], x.Config["appendfsync"], x.Config["no-appendfsync-on-rewrite"]
 	switch {
@@ -145,7 +145,7 @@ func (x *examination) disk() []Finding {
 	return nil
 }
 
-// short rounds a duration to what a person wants to read.
+// short rounds a duration for a person.
 func short(d time.Duration) time.Duration {
 	switch {
 	case d.Abs() >= time.Second:

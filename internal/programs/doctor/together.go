@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// number judges how many masters there are.
 func number(all []*examination) []Finding {
 	switch n := len(all); {
 	case n == 1 && all[0].Unexaminable:
@@ -23,7 +22,7 @@ func number(all []*examination) []Finding {
 	return nil
 }
 
-// clusters says what a Redis Cluster doesn't guarantee.
+// clusters notes the limits of a Redis Cluster.
 func clusters(all []*examination) (findings []Finding) {
 	for _, x := range all {
 		if x.Cluster && x.Mode == "cluster" {

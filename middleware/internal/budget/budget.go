@@ -1,4 +1,4 @@
-// Package budget bounds how much memory, or another resource, all clients take together, and reserves a part for those that take little.
+// Package budget bounds how much memory, or another resource, all clients take together, and reserves a part for clients that take little.
 package budget
 
 import (
@@ -26,7 +26,6 @@ type Budget struct {
 	first   *Portion // the portion that may use the room "last"; nil for none
 }
 
-// The kinds of room.
 const (
 	common = iota
 	small  // reserved for small bodies
@@ -73,7 +72,6 @@ type Pool struct {
 	of   map[string]int64 // by client
 }
 
-// NewPool returns a Pool from which nothing is taken yet.
 func NewPool() Pool { return Pool{of: make(map[string]int64)} }
 
 func (p *Pool) Used() int64 { return p.used }

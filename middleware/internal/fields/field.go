@@ -92,7 +92,6 @@ func Parse(text string) (Field, error) {
 	return f, nil
 }
 
-// Several reports whether the field may have several values.
 func (f *Field) Several() bool { return f.each }
 
 // Join merges the next field into this one if both are in the same list, and reports whether it did. With
@@ -141,8 +140,8 @@ type Found struct {
 	unwrapped *Found // the values at the path without its first name, in JSON
 }
 
-// Unwrapped returns what Rails finds if the field is missing, or nil. Rails wraps JSON in the name of the resource, so it finds order.id in
-// {"id":42}.
+// Unwrapped returns the values that Rails finds if the field is missing, or nil. Rails wraps JSON in the name of the resource, so it finds order.id
+// in {"id":42}.
 func (f *Found) Unwrapped() *Found {
 	if !f.absent || f.unwrapped == nil || len(f.unwrapped.Values) == 0 && !f.unwrapped.failed() {
 		return nil

@@ -72,7 +72,6 @@ var inName = func() (all [256]byte) {
 	return all
 }()
 
-// Set sets the Name from a text that has no escapes.
 func (n *Name) Set(text []byte) {
 	name, separator := slices.Grow((*n)[:0], len(text)), byte(0)
 	for _, c := range text {

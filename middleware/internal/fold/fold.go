@@ -334,10 +334,8 @@ func ShortNumber(number string) (string, bool) {
 	return strconv.FormatFloat(float+0, 'f', -1, 64), true // -0+0 is 0
 }
 
-// IsDigit reports whether a byte is an ASCII digit.
 func IsDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// IsAlphanumeric reports whether a byte is an ASCII letter or digit.
 func IsAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || IsDigit(c)
 }
@@ -363,8 +361,8 @@ func Lower(c byte) byte {
 
 // Kind is a kind of value that a placeholder can require after a colon, such as int in {path.1:int}.
 type Kind struct {
-	Is  func(text string) bool // whether a text is of this kind
-	Not string                 // the text of the error for other values
+	Is  func(text string) bool
+	Not string // the text of the error for other values
 }
 
 // Kinds are all kinds, by name. A value is checked before it is folded. All readers agree on a value that passes, and it has only one
@@ -381,7 +379,7 @@ func IsPathID(text string) bool { return isID(text, idMarks) }
 
 const (
 	letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-	maxID   = 2 << 10 // the most bytes of a token
+	maxID   = 2 << 10 // the most bytes of an identifier
 
 	// idMarks may be in any identifier, because no reader changes them or splits at them. The other marks may be in identifiers outside of paths:
 	// in a path, Rails finds a format behind ".", gRPC's gateway a verb behind ":", every reader a segment behind "/", and Slim a space in "+".

@@ -12,7 +12,6 @@ import (
 // Fingerprint is a hash that distinguishes a request from other requests with the same ID. It is zero for a request that isn't compared.
 type Fingerprint [sha256.Size]byte
 
-// FingerprintOf returns the Fingerprint of a request that has this body and these parts.
 func FingerprintOf(body []byte, parts ...string) (f Fingerprint) {
 	sum := sha256.New()
 	for _, part := range parts {
@@ -40,7 +39,6 @@ type Exchange struct {
 	recorder *Recorder // nil until the handler is called
 }
 
-// Begin returns the Exchange for a request.
 func (p *Policy) Begin(r Request) *Exchange {
 	return &Exchange{policy: p, request: r, room: room{client: r.Client}}
 }
@@ -95,7 +93,7 @@ func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	return e.recorder
 }
 
-// Decision says what the masters are to remember of a response.
+// Decision says which part of a response the masters are to remember.
 type Decision struct {
 	Result []byte        // the response to be remembered; nil for none
 	Keep   time.Duration // how long the masters remember it
@@ -124,7 +122,7 @@ func (e *Exchange) Discard(why string) Decision {
 	return Decision{Why: why}
 }
 
-// Conclude decides, once the handler has returned, what the masters are to remember of the response. h has the headers of the handler's
+// Conclude decides, once the handler has returned, which part of the response the masters are to remember. h has the headers of the handler's
 // writer, and perhaps trailers.
 func (e *Exchange) Conclude(method string, h http.Header) (d Decision) {
 	defer func() { e.room.settle(len(d.Result)) }()

@@ -7,14 +7,13 @@ import (
 	"strconv"
 )
 
-// Response is a response as it is remembered.
 type Response struct {
 	Status      int
 	Header      http.Header // end-to-end headers that the handler set, with only those lines of Set-Cookie that it added; nil for none
 	Removed     []string    // names of headers that were set before the handler ran, and that the handler removed
 	Body        []byte      // nil for HEAD, or if the status allows no body
 	TooLarge    bool        // the body was too large to be remembered, and is missing here
-	Fingerprint Fingerprint // the fingerprint of the request
+	Fingerprint Fingerprint
 }
 
 // Write sends the response again, with the header Idempotency-Replayed. The headers already in w are those that the rest of the server has

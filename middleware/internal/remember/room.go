@@ -13,7 +13,6 @@ const (
 	roomTimeout = 10 * time.Second // how long a response waits for room
 )
 
-// MemorySize is how many bytes Memory has.
 const MemorySize = 64 << 20
 
 // Memory bounds how many bytes of memory all remembered responses take at once, over all rules. A response that is recorded takes room while

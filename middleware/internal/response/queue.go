@@ -44,7 +44,6 @@ func newQueue(b Buffer, s *sender) *queue {
 	return q
 }
 
-// write queues bytes of the handler.
 func (q *queue) write(p []byte) (n int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -57,7 +57,6 @@ type Recorder interface {
 	Forget() // called if the handler takes over the connection, so that the client may get a different response
 }
 
-// Unwrap returns the wrapped writer, for http.ResponseController.
 func (w *Writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *Writer) Header() http.Header {
@@ -182,7 +181,6 @@ func (w *Writer) ReleaseLast() error {
 	return nil
 }
 
-// FlushError flushes the response for http.ResponseController.
 func (w *Writer) FlushError() error {
 	w.beginBody()
 	err := w.ReleaseLast()
@@ -244,7 +242,6 @@ func (w *Writer) End(panicked bool) {
 	}
 }
 
-// GaveUp reports whether the client was given up because it kept its response waiting for too long.
 func (w *Writer) GaveUp() bool { return w.sender.gaveUp() }
 
 // HandlerWaited reports whether the handler had to wait for the client because the Buffer was full.

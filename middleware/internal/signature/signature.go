@@ -42,10 +42,8 @@ type Verifier struct {
 
 // scheme says how a sender signs with HMAC-SHA256.
 type scheme struct {
-	// headers are the headers that claim reads.
 	headers []string
-	// claim reads the signature from the headers of a request.
-	claim func(http.Header) (claim, bool)
+	claim   func(http.Header) (claim, bool)
 	// key makes a key from a secret. Default: the bytes of the secret.
 	key func(secret string) ([]byte, error)
 	// inside reports whether the body itself has signatures, and all are made with some of the keys. It is called if no signature in the headers
@@ -94,7 +92,6 @@ func New(name string, secrets []string) (*Verifier, error) {
 	return v, nil
 }
 
-// Headers returns the headers from which the Verifier reads signatures.
 func (v *Verifier) Headers() []string { return v.scheme.headers }
 
 // SharesSecret reports whether both Verifiers accept signatures made with one key.
