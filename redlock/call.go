@@ -199,7 +199,6 @@ func (c *call) until() (end time.Time) {
 	return c.began.Add(c.wait)
 }
 
-// waiting returns a context that ends when the call must not wait any longer.
 func (c *call) waiting() context.Context {
 	switch {
 	case c.try || c.wait == untilDone:
@@ -390,7 +389,7 @@ func (c *call) tellLongWait() {
 	}
 }
 
-// haste bounds how often a call asks masters, whatever they say and however often they wake it: mostHaste times at once, and then once in askGap on
+// haste bounds how often a call asks masters, whatever they say and however often they wake it: mostHaste times at once, and then once in a gap on
 // average. Its zero value is for a call that hasn't asked yet.
 type haste struct{ full time.Time } // when the call may again ask mostHaste times at once
 
@@ -600,7 +599,6 @@ func (c *call) round() vote.Span {
 
 func (c *call) sendSoon() { c.places[0].attempt.SendSoon() }
 
-// hold makes locks of the attempts that have won, and returns the lock for the caller.
 func (c *call) hold() *Lock {
 	var room [1]*Lock // enough for one key, and saves an allocation
 	parts := room[:0]

@@ -225,7 +225,6 @@ func ended(ctx context.Context, failure error) error {
 	return endedBy(ctx.Err(), failure)
 }
 
-// endedBy is ended for any cause of the end.
 func endedBy(cause, failure error) error {
 	var held *HeldError
 	var quorum *QuorumError

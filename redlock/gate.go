@@ -164,7 +164,6 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 	return blocked, later, err
 }
 
-// at returns the gate of the call's key, and makes one if there is none.
 func (g *gates) at(p *place) *gate {
 	at := g.byKey[p.key]
 	if at == nil {
@@ -177,7 +176,6 @@ func (g *gates) at(p *place) *gate {
 	return at
 }
 
-// full reports whether a call can't ask for a slot now.
 func (g *gate) full(p *place) bool {
 	if g.busy() == 0 {
 		return false
@@ -624,7 +622,6 @@ func (g *gates) wakeAll() {
 	}
 }
 
-// seenGate is a copy of a gate at one moment.
 type seenGate struct {
 	key     string
 	locks   []*Lock
@@ -735,7 +732,6 @@ func (g *gates) nextFor(k *Lock) *place {
 	return next
 }
 
-// afterSlot removes a lock from its gate, and returns the call that asks next.
 func (g *gates) afterSlot(k *Lock) (next *place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

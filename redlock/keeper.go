@@ -178,7 +178,6 @@ func (k *keeper) releaseLost() (any bool) {
 	return len(lost) > 0
 }
 
-// endAll ends all locks, and then releases them.
 func (k *keeper) endAll() {
 	k.mu.Lock()
 	locks := slices.Clone(k.locks)

@@ -101,7 +101,7 @@ func (k *Lock) made() *Lock {
 	return k
 }
 
-// Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost or ErrMaxHold if the lock was lost,
+// Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost, ErrMaxHold or ErrForced if the lock was lost,
 // context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the values of the context given to Lock, but doesn't end with it:
 // that context bounds the wait for the lock. A call for one of the lock's keys with this context, a context of WithContext, or a child of them fails
 // with ErrHeldByCaller.
@@ -148,7 +148,6 @@ func (c *heldContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// innermost returns the context of the innermost lock around a context, or nil.
 func innermost(ctx context.Context) *heldContext {
 	held, _ := ctx.Value(heldContextKey{}).(*heldContext)
 	return held
@@ -212,7 +211,8 @@ func (k *Lock) ownUntil() time.Time {
 func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 
 // Err returns nil while the lock is held, and afterwards the reason for its end: ErrLost, ErrMaxHold, ErrForced, ErrClosed, or context.Canceled after
-// Unlock. It is not nil from Until on. The reason never changes: Unlock returns it, and the lock's contexts end with it.
+// Unlock. It is not nil from Until on. The reason never changes: the lock's contexts end with it, and Unlock returns it unless Unlock has ended the
+// lock.
 func (k *Lock) Err() error {
 	k.made().expire() // the timer of the lock may be late
 	return k.endedBy()

@@ -68,7 +68,6 @@ type reporter struct {
 	events   notices.Queue[observed]
 }
 
-// newReporter puts the queues in front of the logger and the Observer of these options.
 func newReporter(o *options) *reporter {
 	r := &reporter{observer: o.observer}
 	unasked, asking := notices.Log(&r.lines, o.logger.Handler())

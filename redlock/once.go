@@ -77,7 +77,6 @@ type mark struct {
 	Lasts time.Duration `json:"lasts_ns"` // the length of the period, which begins with the lock
 }
 
-// ofPeriod takes the lock unless the work of the present period is done.
 func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try bool) (*Lock, error) {
 	came, wait := time.Now(), o.wait
 	for {

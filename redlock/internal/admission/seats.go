@@ -107,8 +107,8 @@ func (s *Seat) Drop() {
 	s.all = slices.DeleteFunc(s.all, func(other *Seat) bool { return other == s })
 }
 
-// quarantine returns for how long a server is excluded that may have forgotten locks. It begins when that is noticed, so it must be as long as the
-// longest lease of any process.
+// quarantine returns for how long a server is excluded that may have forgotten locks: as long as the longest lease of any process, because the time
+// is counted from when the loss is noticed.
 func (a *Seats) quarantine() time.Duration { return max(a.Guard, a.Covers()+Drift(a.MaxTTL)) }
 
 // Disconnected notes that the master has no connection any more, so that a different server may answer next.

@@ -148,7 +148,6 @@ func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
 	return to, nil
 }
 
-// errPromoted is the error for a lock on a hash slot that another node had before.
 var errPromoted = protocol.Mark(errors.New("another node of the cluster has taken over the key, and may lack the latest locks on it"), admission.ErrRestarted)
 
 // errUnrouted is the front's reply to a command whose node isn't known yet.

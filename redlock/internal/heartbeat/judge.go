@@ -436,7 +436,6 @@ func (j *Judge) note(level slog.Level, text string, args ...any) {
 
 const maxLogged = 30
 
-// noteOnce logs an error once for each subject.
 func (j *Judge) noteOnce(about, text string, args ...any) {
 	switch {
 	case j.logged[about]:

@@ -311,7 +311,6 @@ func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Status: protocol.StatusDone, Answer: &result, Time: now.UnixMicro()}
 }
 
-// free deletes a key that carries this token, and returns the status.
 func (m *Master) free(key, token string, now time.Time) protocol.Status {
 	holder, _, held := m.Leases.Get(key, now)
 	switch {

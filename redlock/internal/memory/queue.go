@@ -47,7 +47,6 @@ func (q *Queue) leave(process string, ticket int64) {
 	q.Places = slices.DeleteFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket <= ticket })
 }
 
-// has reports whether a process has a place with this ticket or a later one.
 func (q *Queue) has(process string, ticket int64) bool {
 	return slices.ContainsFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket >= ticket })
 }

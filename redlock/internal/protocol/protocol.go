@@ -136,8 +136,8 @@ type Names struct {
 	Hash string   // the hash of a key: the answer then has what these processes tell about their turns on it; or empty
 }
 
-// Store makes a master remember a result, unless it remembers one with a larger fence. If Keep is 0, the master forgets the result that it
-// remembers.
+// Store makes a master remember a result, unless it remembers one with the same fence or a larger one. If Keep is 0, the master forgets the result
+// that it remembers, under the same condition.
 type Store struct {
 	*Result
 	Anyway bool // even if the key doesn't carry the token, or OpRelease doesn't free it

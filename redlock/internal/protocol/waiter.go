@@ -37,7 +37,7 @@ const MaxSlots = 256
 const slotInfix = ":slot:"
 
 // SlotKey returns the key of a slot of a lock. Slot 0 is the lock's own key, so that a process that knows of one slot excludes processes that know of
-// more from that slot. No lock has a name like another slot's: the name of a lock ends with a brace.
+// more from that slot. No lock has the key of another lock's slot: the key of a lock ends with a brace.
 func SlotKey(key string, slot int) string {
 	if slot == 0 {
 		return key

@@ -15,8 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// conn is a connection to a Redis server. go-redis has authenticated on it and greeted the server. From then on
-// commands are written to it, and replies read from it, directly, so that several batches can be under way.
+// conn is a connection to a Redis server, on which go-redis has authenticated and greeted.
 type conn struct {
 	client  *redis.Client // owns the connection
 	session *redis.Conn

@@ -1,6 +1,6 @@
-// Package redis is a Redis server, or a node of a Redis Cluster, as a master: it has the scripts that lock, and all code for the
-// connection to the server. go-redis dials, secures and greets. After that, commands are written and replies read directly, so
-// that several batches can be under way.
+// Package redis is a Redis server, or a node of a Redis Cluster, as a master: it has the scripts that lock, and all code for the connection to the
+// server. go-redis authenticates and greets on a connection that this package has made. After that, commands are written and replies read directly,
+// so that several batches can be under way.
 package redis
 
 import (

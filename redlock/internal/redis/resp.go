@@ -42,7 +42,6 @@ func appendNumber(b []byte, n int64) []byte {
 	return append(b, '\r', '\n')
 }
 
-// value is a value of the protocol, as a server sends it.
 type value struct {
 	kind   byte // as in the protocol; '_' for null
 	number int64

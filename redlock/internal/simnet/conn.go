@@ -223,7 +223,6 @@ func (c *conn) tell(h heard) {
 	}
 }
 
-// listen subscribes to a channel with the name of the process.
 func (c *conn) listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	c.subscribed.Store(true)
 	c.heard = make(chan heard, protocol.MaxWindow)

@@ -318,7 +318,6 @@ const (
 	Memory  = protocol.OpMemory
 )
 
-// greeting returns the server's present description of itself for a client that has sent its greeting.
 func (s *Server) greeting(c *conn) (told protocol.Server, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
