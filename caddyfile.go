@@ -20,9 +20,9 @@ import (
 func init() {
 	httpcaddyfile.RegisterGlobalOption("redlock", parseGlobalOption)
 	httpcaddyfile.RegisterHandlerDirective("redlock", parseDirective)
-	// After authentication and the directives that change the request, and before all that answer it. "Before reverse_proxy"
-	// would put redlock behind respond, where it would silently never run. After encode, as a remembered response must be
-	// compressed, or not, for each client that gets it.
+	// After authentication and the directives that change the request, and before all that answer it. "Before reverse_proxy" would put redlock behind
+	// respond, where it would silently never run. After encode, because a remembered response must be compressed, or not, for each client that gets
+	// it.
 	httpcaddyfile.RegisterDirectiveOrder("redlock", httpcaddyfile.After, "encode")
 }
 

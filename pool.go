@@ -149,7 +149,8 @@ const changeover = 5 * time.Second
 
 var errChangeover = errors.New("requests of a former configuration still lock with another key_prefix, or on other masters: try again")
 
-// awaitEnd waits until lockers are closed, because nothing else keeps their requests and this one apart.
+// awaitEnd waits until lockers are closed, because nothing else keeps their requests and this one apart. After changeover it
+// returns an error.
 func awaitEnd(ctx context.Context, before []pooledLocker) error {
 	if len(before) == 0 {
 		return nil

@@ -77,8 +77,8 @@ func WithLogger(logger *slog.Logger) Option { return func(a *Agent) { a.logger =
 // WithOther sets the handler for all paths that aren't the agent's own, such as metrics and the console. It needs the same token. Default: 404.
 func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
 
-// New returns the agent of a Locker. The caller closes the Locker after Serve has returned nil. If Serve returns an error, clients still hold locks,
-// and the Locker must stay open, so that these locks end only with their TTL.
+// New returns the agent of a Locker. The caller closes the Locker after Serve has returned nil. If Serve returns an error, clients may still hold
+// locks, and the Locker must stay open, so that these locks end only with their TTL.
 func New(locker *redlock.Locker, opts ...Option) *Agent {
 	a := &Agent{locker: locker, budget: middleware.NewBudget(middleware.DefaultBodyBudget), maxClients: DefaultMaxClients, idle: make(chan struct{})}
 	for _, opt := range opts {

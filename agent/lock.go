@@ -159,7 +159,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	return request, nil
 }
 
-// take takes the lock. It waits until the client leaves or the agent is about to stop.
+// take takes the lock. Its wait also ends when the client leaves, or when the agent is about to stop.
 func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
 	switch {

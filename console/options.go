@@ -32,8 +32,8 @@ func WithLogger(logger *slog.Logger) Option { return func(h *handler) { h.logger
 // WithUser says who has sent a request, as your authentication knows it, for the log. Without it, only the address is known.
 func WithUser(user func(*http.Request) string) Option { return func(h *handler) { h.user = user } }
 
-// New returns the handler. It asks for the lockers with each request, and closes none; one that is closed meanwhile does no harm.
-// If there are several, the first is the one that matters most, and is shown first.
+// New returns the handler. It asks for the lockers with each request, and closes none; a locker that is closed meanwhile does no harm. If there are
+// several, the first one matters most, and is shown first.
 //
 // Mount it where only operators come: it shows keys, and ends locks. It asks for no password, so put your own authentication in front.
 // It refuses requests that pages of other sites make a browser send, and hosts that it doesn't know: see WithHosts.

@@ -363,7 +363,7 @@ func (b *body) read(ctx context.Context, how reading) error {
 	return errFull
 }
 
-// grow takes room and memory for more bytes if its room is full. Don't rely on the declared length: it is the length on the wire, and a decoder in
+// grow takes room and memory for more bytes if its room is full. A declared length is only a hint: it is the length on the wire, and a decoder in
 // front of the rule may make more of it.
 func (b *body) grow(ctx context.Context, how reading) error {
 	if len(b.raw) < cap(b.raw) {

@@ -18,7 +18,7 @@ type Budget struct{ bytes *budget.Budget }
 // NewBudget returns a budget of so many bytes. No rule that uses it may have a larger MaxBody.
 func NewBudget(size int64) *Budget { return &Budget{budget.New(size)} }
 
-// DefaultBudget returns the budget that all rules share that have none of their own.
+// DefaultBudget returns the budget of all rules without one of their own.
 func DefaultBudget() *Budget { return defaultBudget }
 
 // Usage returns how many bytes the bodies in memory take now, and how many they may take.

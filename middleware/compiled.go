@@ -262,7 +262,7 @@ func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ..
 }
 
 // logOutcome logs the outcome of a request, unless the same outcome of another request was logged just now. The line has the hash of the key, but
-// neither the key nor a value of the request. It has err, which may name masters, only if the masters are to blame.
+// neither the key nor a value of the request. It has err, which may name masters, only if the server is to blame.
 func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
 	c.logOutcomeOf(string(turn.Outcome), message, turn, err, more...)
 }

@@ -82,7 +82,7 @@ import (
 // if the rule locks IDs alone. New panics if the Locker is nil, or if the template or the rule is wrong, as http.ServeMux does for a
 // wrong pattern. Compile returns an error instead.
 //
-// The body is read before the lock is taken, within MaxBody, and only if the template needs a field of it. The handler can
+// The body is read before the lock is taken, within MaxBody, and only if the template or a setting of the rule needs it. The handler can
 // read it again, byte for byte.
 func New(locker *redlock.Locker, template string, rule Rule) func(http.Handler) http.Handler {
 	c := mustCompile(rule.withKey(template).of(locker), nil)

@@ -37,7 +37,7 @@ type Observer interface {
 	Quota(rule string, refusals bool, used, size int64)
 }
 
-// Possible are the events that an Observer may get for a rule. Metrics have series for no other events.
+// Possible are the events that an Observer may get for a rule. Metrics show them from the start, with 0.
 type Possible struct {
 	Concurrency int       // the most requests that may hold one of the rule's keys at the same time; 0 for a rule that takes no locks
 	Waits       bool      // requests may wait

@@ -37,10 +37,10 @@ const (
 	OutcomeMismatch   Outcome = "mismatch"    // the ID belongs to a different request, whose response is remembered
 	OutcomeUnreadable Outcome = "unreadable"  // the request was served before, as far as is known, but its response can't be read now
 	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
-	OutcomeLost       Outcome = "lost"        // the lease ended before the lock was released
-	OutcomeCanceled   Outcome = "canceled"    // the client left while the request waited
+	OutcomeLost       Outcome = "lost"        // the lock ended before the request released it
+	OutcomeCanceled   Outcome = "canceled"    // the client left before the request had its lock
 	OutcomeStopping   Outcome = "stopping"    // the request would have had to wait, and the server is about to stop
-	OutcomeFailed     Outcome = "failed"      // the Locker is closed, or can't give such a lock
+	OutcomeFailed     Outcome = "failed"      // the Locker is closed or too busy, or can't give such a lock
 
 	OutcomeMissingScope Outcome = "missing_scope" // the request has an ID, but its sender is not known
 
@@ -51,7 +51,7 @@ const (
 	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
 	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
 
-	OutcomeBodyTooLarge    Outcome = "body_too_large"   // the body is larger than max_body
+	OutcomeBodyTooLarge    Outcome = "body_too_large"   // the body is larger than max_body, or than a handler in front allows
 	OutcomeUnsupportedBody Outcome = "unsupported_body" // the body is neither JSON nor a form, or it is encoded
 	OutcomeBodyTimeout     Outcome = "body_timeout"     // the body did not arrive in time
 	OutcomeBodyBroken      Outcome = "body_broken"      // the body can't be read to its end

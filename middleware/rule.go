@@ -81,8 +81,8 @@ type Rule struct {
 	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key, a signature or `buffer_body`, and of a response wait with `buffer_response`. Default: 1 MiB,
-	// or the preset's.
+	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and of a response wait with `buffer_response`.
+	// Default: 1 MiB, or the preset's.
 	//
 	// A longer body is refused with 413. The number is at most `body_budget`. A body that isn't needed has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`

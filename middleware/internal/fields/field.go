@@ -18,8 +18,8 @@ const (
 	// MaxValues is how many different values a field, and how many keys a request, may have.
 	MaxValues = 16
 
-	maxSteps = 16      // of names in the path of a field
-	maxValue = 4 << 10 // bytes of one value
+	maxSteps = 16      // the most names in the path of a field
+	maxValue = 4 << 10 // the most bytes of one value
 
 	minNumber = 1e-30 // the smallest number allowed, except 0: the six bytes of 1e-308 would become 310 in a key
 )

@@ -78,8 +78,8 @@ func (e *Exchange) AwaitRoom(ctx context.Context) bool {
 	return e.room.take(ctx, e.lacked)
 }
 
-// Record returns the Recorder that copies the response. before has the headers before the handler runs. While the handler writes, the
-// response waits for room until ctx ends.
+// Record returns the Recorder that copies the response. before has the headers before the handler runs. While the handler writes, the response waits
+// for room, each time for at most roomTimeout, and not after ctx has ended.
 func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	e.recorder = NewRecorder(before, e.policy.size, func(bytes int) bool {
 		if bytes == 0 {
