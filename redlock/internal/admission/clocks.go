@@ -137,7 +137,8 @@ func (cs *clocks) check(c *Clock) error {
 	if off.Abs() <= cs.maxSkew/2 || cs.maxSkew == 0 {
 		if n > len(cs.all)/2 {
 			// Only the lower bound is certain: the middle may be half a round trip too late.
-			c.RaiseMark(time.Duration(c.low.Load() + c.seen.Load()).Microseconds())
+			seen := c.seen.Load()
+			c.RaiseMark(time.Duration(c.low.Load() + seen).Microseconds())
 		}
 		return nil
 	}
