@@ -77,8 +77,8 @@ type App struct {
 	// Global placeholders are replaced. Default: the name of the host and the process ID, as in web1/4711.
 	Instance string `json:"instance,omitempty"`
 
-	// How many bytes of bodies all rules together may keep in memory, for keys and signatures. If the budget is
-	// used up, a request waits for room. Default: 67108864 (64 MiB).
+	// How many bytes of bodies, and of responses that wait, all rules together may keep in memory. If the budget is used up, a
+	// request waits for room. Default: 67108864 (64 MiB).
 	BodyBudget int64 `json:"body_budget,omitempty"`
 
 	// Files with the keys that encrypt the responses that rules remember on the masters, each with 32 bytes in base64. The first

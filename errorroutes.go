@@ -369,7 +369,8 @@ func (n node) asksForOwn(own bool) bool {
 	return own || n.authenticates() || n.Rewrite.URI != "" && n.withURI(n.Rewrite.URI).rewritesToOwn(false)
 }
 
-// authenticates reports whether a proxy asks whether a request may go on, as forward_auth does, which keeps the query.
+// authenticates reports whether a proxy only asks whether a request may go on, as forward_auth does, whose question keeps the
+// request's query.
 func (n node) authenticates() bool {
 	return n.Handler == "reverse_proxy" && n.Rewrite.Method == http.MethodGet && isOwnPath(n.Rewrite.URI)
 }

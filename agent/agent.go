@@ -89,8 +89,9 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	return a
 }
 
-// Serve answers on these listeners until ctx ends. Then it refuses new requests, ends all waits, gives lock holders the grace to finish, and closes
-// the listeners. If it returns an error after that, some clients still hold locks: don't close the Locker, but end the process.
+// Serve answers on these listeners until ctx ends, or until no client is left after Retire. When ctx ends, it refuses new requests, ends all waits,
+// gives lock holders the grace to finish, and closes the listeners. If it returns an error after that, some clients still hold locks: don't close the
+// Locker, but end the process.
 //
 // Serve notices at once when a client closes its connection, and within seconds when a TCP client is cut off.
 func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net.Listener) error {

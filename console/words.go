@@ -163,7 +163,8 @@ func shown(key string) string {
 	return key
 }
 
-// extremes returns the key that has been held for the longest time, and that for which the most calls wait; nil if there is none.
+// extremes returns the key that has been held for the longest time, and the key for which the most calls wait; nil if there is
+// none.
 func extremes(keys []redlock.KeyStatus) (oldest, longest *redlock.KeyStatus) {
 	for i := range keys {
 		key := &keys[i]

@@ -38,7 +38,7 @@ var (
 	agents   = map[string]*agent{} // so that all routers share the connections, also those of the next configuration
 )
 
-// agentAt returns the agent at an address, which is the same for all middlewares with it.
+// agentAt returns the agent at an address. All middlewares with this address, token and CA share it.
 func agentAt(address, token, ca string) (*agent, error) {
 	agentsMu.Lock()
 	defer agentsMu.Unlock()
