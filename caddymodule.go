@@ -552,7 +552,6 @@ func addTurn(into zapcore.ObjectEncoder, turn middleware.Turn) {
 	}
 }
 
-// warn logs settings that are valid, but hardly ever meant.
 func (h *Handler) warn(log *zap.Logger) {
 	rule := []zap.Field{zap.String("rule", h.RuleName()), zap.String("at", h.Source["key"])}
 	for _, template := range h.templates() {

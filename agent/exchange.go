@@ -169,7 +169,6 @@ func (x *exchange) saidDone() (result []byte, said, tooLong bool) {
 	return bytes.TrimPrefix(rest, []byte(" ")), true, len(x.word) > x.most
 }
 
-// newest returns the number of the newest mark, and when it was received.
 func (x *exchange) newest() (mark int64, received time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -41,7 +41,6 @@ type lockRequest struct {
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
 
-// serveLock takes a lock, and holds it until the client ends its request.
 func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	if err := a.enter(); err != nil {
 		return err
@@ -213,7 +212,6 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	return nil, err
 }
 
-// readAll reads a body to its end, and returns an error if it has more than most bytes.
 func (x *exchange) readAll(most int) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(x.lines, int64(most)+1))
 	if err == nil && len(text) > most {
@@ -245,7 +243,6 @@ func readLine(from *bufio.Reader, most int) ([]byte, error) {
 	}
 }
 
-// lineError returns the problem for an error in a request's first lines.
 func lineError(err error) error {
 	switch {
 	case errors.Is(err, errLineTooLong):

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	maxSettings = 64 << 10 // the most bytes of the settings of one rule
-	maxRules    = 256      // the most rules that the agent keeps
+	maxSettings = 64 << 10
+	maxRules    = 256
 )
 
 type gatewayRule struct {

@@ -26,7 +26,6 @@ type stream struct {
 	echoed   int64         // the newest mark that was answered
 }
 
-// errLeft is the error for a client that has left without ending its hold in order.
 var errLeft = errors.New("the client has left without ending its request")
 
 // hold sends the first line, to which it appends more: JSON fields that begin with a comma, or nothing. It sends lines until the hold ends, and
@@ -165,7 +164,6 @@ func (s *stream) end(fields any) {
 	s.put()
 }
 
-// lostLine is the last line of a lock that is lost.
 type lostLine struct {
 	Lost   string `json:"lost"`
 	Detail string `json:"detail,omitempty"`
@@ -191,7 +189,6 @@ func lossOf(cause error) lostLine {
 	return lostLine{"lost", "the lease could not be renewed"}
 }
 
-// releasedFor returns the last line after an Unlock that has returned this error.
 func releasedFor(err error) releasedLine {
 	forgotten := errors.Is(err, redlock.ErrNotRemembered)
 	switch {

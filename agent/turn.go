@@ -36,7 +36,7 @@ type turn struct {
 	rule   *gatewayRule
 	stream *stream
 	*exchange
-	frames  *frames // the frames of the body; nil for none
+	frames  *frames
 	request *http.Request
 	sent    turnRequest
 

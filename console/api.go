@@ -137,7 +137,6 @@ func release(ctx context.Context, lockers []*redlock.Locker, key string, slot in
 	return notReleased(seen, slot)
 }
 
-// forget makes the masters of all lockers forget the result of a key.
 func forget(ctx context.Context, lockers []*redlock.Locker, key string) (*Forgotten, *Problem) {
 	all, done := Forgotten{Key: key}, false
 	var failure, held error

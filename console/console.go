@@ -40,7 +40,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve answers the request, or returns the reason why it can't.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) *Problem {
 	if !slices.Contains(h.hosts, "*") && !hosts.Knows(r.Host, h.hosts) {
 		return problem("unknown_host", http.StatusForbidden, "The console is not known by this host", "Ask it by localhost or an address of loopback, or allow the name in the header Host (console.WithHosts).")

@@ -147,7 +147,6 @@ func nearlyFull(m Master) bool {
 	return m.Maxmemory > 0 && m.UsedMemory > m.Maxmemory/5*4
 }
 
-// offset writes how far a clock is ahead.
 func offset(s float64) string {
 	if s < 0 {
 		return "−" + seconds(-s)

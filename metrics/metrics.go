@@ -93,7 +93,6 @@ type reading[Seen any] struct {
 	read func(seen Seen, show show)
 }
 
-// show sends a value of a metric.
 type show func(value float64, labels ...string)
 
 func (all readings[Seen]) Describe(to chan<- *prometheus.Desc) {

@@ -123,7 +123,6 @@ func (r *rule) add(can middleware.Possible) *series {
 	return &s
 }
 
-// locking returns the series of a rule that takes locks.
 func (r *rule) locking() *series {
 	if s := r.series.Load(); s.most != nil {
 		return s
@@ -131,7 +130,6 @@ func (r *rule) locking() *series {
 	return r.add(middleware.Possible{Concurrency: 1})
 }
 
-// remembering returns the series of a rule that remembers responses.
 func (r *rule) remembering() *series {
 	if s := r.series.Load(); s.stored != nil {
 		return s

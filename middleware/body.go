@@ -42,9 +42,9 @@ type body struct {
 
 	mu       sync.Mutex   // a proxy may still read while its handler returns
 	replay   bytes.Reader // the bytes that were read before, for the handler
-	begun    bool         // the handler has begun to read
+	begun    bool
 	ended    bool
-	atEnd    bool              // the source has returned io.EOF
+	atEnd    bool
 	raw      []byte            // the bytes that were read before
 	portions []*budget.Portion // the room that the body has, in each budget
 	trailers http.Header       // the trailers that the client has announced, except for those that only the server may set
@@ -217,7 +217,6 @@ func (b *body) keep() {
 	b.stripTrailers()
 }
 
-// portion returns the body's portion of its rule's budget.
 func (b *body) portion() *budget.Portion {
 	for _, p := range b.portions {
 		if p.Budget() == b.budget.bytes {
@@ -229,7 +228,6 @@ func (b *body) portion() *budget.Portion {
 	return p
 }
 
-// has returns how much room the body has in all budgets.
 func (b *body) has() (bytes int64) {
 	for _, p := range b.portions {
 		bytes += p.Has()
@@ -397,7 +395,6 @@ func (b *body) take(ctx context.Context, more int64, how reading) bool {
 	return p.Take(ctx, more)
 }
 
-// readRoom reads until the room of the body is full.
 func (b *body) readRoom(ctx context.Context) error {
 	for len(b.raw) < cap(b.raw) {
 		n, err := readUntil(ctx, b.source, b.raw[len(b.raw):cap(b.raw)])
@@ -437,7 +434,6 @@ func (b *body) prepare(how reading) (interruptible bool) {
 	return how == whole && b.writer != nil
 }
 
-// patient wraps the source, so that the next reader can continue a read of it.
 func (b *body) patient() *patient {
 	p, ok := b.source.(*patient)
 	if !ok {
@@ -520,7 +516,6 @@ func (p *patient) begin() {
 	}
 }
 
-// isEmpty reports whether there are no bytes and no error to return, and no read is under way.
 func (p *patient) isEmpty() bool { return !p.underWay() && len(p.rest) == 0 && p.err == nil }
 
 func (p *patient) underWay() bool {

@@ -224,7 +224,6 @@ func parseDedupe(text string, placeholder PlaceholderFunc) (*Template, error) {
 	return parseExact("dedupe", text, placeholder, "ID", "is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}")
 }
 
-// parseScope parses the template for the sender of an ID, as parseDedupe does.
 func parseScope(text string, placeholder PlaceholderFunc) (*Template, error) {
 	return parseExact("scope", text, placeholder, "sender", "is the same for all clients; name what tells them apart, such as {header.Authorization}")
 }

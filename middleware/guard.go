@@ -179,7 +179,6 @@ func Mentions(r *http.Request, word string) bool {
 	return strings.Contains(strings.ToLower(all+" "+once+" "+unescaped(once)), word)
 }
 
-// checkOverride returns an error for a request that asks for a different method than its own.
 func checkOverride(r *http.Request) error {
 	if hasHeader(r.Header, overrides) || hasParameter(r.URL.RawQuery, "_method") {
 		return errOverride

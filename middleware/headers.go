@@ -19,7 +19,6 @@ import (
 // request on. With such an option a client could make a proxy remove our fence, or a header from which the key was made.
 var connectionOptions = []string{"close", "keep-alive", "upgrade", "te", "http2-settings", "proxy-connection"}
 
-// stripConnection removes all options except connectionOptions from the header Connection.
 func stripConnection(h http.Header) {
 	lines := h["Connection"]
 	other := func(option string) bool {
@@ -54,7 +53,6 @@ func upgrades(r *http.Request) bool {
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
-// isWebSocket reports whether a request asks for WebSocket, and for no other protocol.
 func isWebSocket(r *http.Request) bool {
 	offers := strings.Join(r.Header["Upgrade"], ",")
 	if r.Method == http.MethodConnect {

@@ -357,7 +357,6 @@ func (rule *Rule) setDefaults() {
 	rule.Logger = cmp.Or(rule.Logger, slog.New(slog.DiscardHandler))
 }
 
-// identifiesByHeader reports whether the ID of a request is in its header Idempotency-Key.
 func (rule *Rule) identifiesByHeader() bool {
 	return rule.IdempotencyKey == required || rule.IdempotencyKey == optional
 }
@@ -451,7 +450,6 @@ func (c Concurrency) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]int(c))
 }
 
-// of returns the number for the key with this index.
 func (c Concurrency) of(key int) int { return c[min(key, len(c)-1)] }
 
 // byKey returns the number of holders of each key; from has the index of each key's template. If two templates make the same key, the smaller number

@@ -738,7 +738,6 @@ func (d *dryRuns) begin(s *serving) (done func(), err error) {
 	}, err
 }
 
-// wrap returns the writer for the handler, and the Writer behind it.
 func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	o := response.Options{ToEnd: s.rule.runsToEnd(), Patience: s.rule.ResponseTimeout}
 	if *s.rule.BufferResponse && s.r.Method != http.MethodHead && !upgrades(s.r) {

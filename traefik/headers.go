@@ -11,7 +11,6 @@ var forwarded = []string{"Content-Type", "Cache-Control", "Retry-After", "Redloc
 // slotHeader is the header with the number of the slot, if several requests may hold a key.
 const slotHeader = "Redlock-Slot"
 
-// writeRefusal sends the agent's refusal to the client.
 func writeRefusal(w http.ResponseWriter, refusal *http.Response, text []byte) {
 	for _, name := range forwarded {
 		if value := refusal.Header.Get(name); value != "" {

@@ -14,7 +14,7 @@ type lease struct {
 
 	mu    sync.Mutex
 	marks map[int]time.Time // when each mark was sent that a line may still answer; mark 0 is the request
-	mark  int               // the last mark that was sent
+	mark  int
 	end   time.Time
 	timer *time.Timer
 }
@@ -59,7 +59,6 @@ func (t *turn) watch() {
 	}
 }
 
-// lose ends the request and the turn, because the lock is lost.
 func (t *turn) lose(err error) {
 	t.cancel(err)
 	t.abort()

@@ -22,7 +22,6 @@ type rule struct {
 	told     *ruleInfo // nil until the agent has been asked
 }
 
-// ruleInfo is the agent's response about a rule.
 type ruleInfo struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`

@@ -26,7 +26,7 @@ type turn struct {
 	// The fields of a request that has a lock. Without a lock they are nil.
 	ctx     context.Context // the context of the request that is served: it ends with the lease
 	cancel  context.CancelCauseFunc
-	watcher *time.Timer   // calls watch
+	watcher *time.Timer
 	read    chan struct{} // closed when watch has ended
 
 	whole bool // all of the response was read
@@ -112,7 +112,6 @@ func (t *turn) take(r *http.Request) error {
 
 var errBodyLate = errors.New("the body of the request did not arrive in time")
 
-// try asks the agent once, on a new connection if anew is true.
 func (t *turn) try(r *http.Request, text []byte, withBody, anew bool) error {
 	var err error
 	t.conn, err = t.agent.connect(r.Context(), anew)
@@ -188,7 +187,6 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 	return err
 }
 
-// begin reads the first line of a turn that was had.
 func (t *turn) begin(r *http.Request) error {
 	t.lines = json.NewDecoder(t.response.Body)
 	t.first = line{Set: r.Header.Clone()} // to which the decoder adds

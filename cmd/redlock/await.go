@@ -132,7 +132,6 @@ func (w *awaiting) again(ctx context.Context, err error) bool {
 	return true
 }
 
-// gaveUp returns the error of a wait for masters that has ended after the last error.
 func (w *awaiting) gaveUp(last error) error {
 	text := absent(w.door.status(context.Background()))
 	return &coded{codeNoQuorum, errors.Join(fmt.Errorf("gave up waiting for the masters after %v: %s", time.Since(w.began).Round(time.Second), text), unlessWait(last))}

@@ -53,7 +53,6 @@ func (c *coded) Error() string { return fmt.Sprint(c.err) }
 
 func (c *coded) Unwrap() error { return c.err }
 
-// execute runs the command that the arguments name, prints its error, and returns its exit code.
 func execute(root *cobra.Command) int {
 	out := &output{Writer: os.Stdout}
 	root.SetOut(out)

@@ -107,7 +107,6 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 	return cmd
 }
 
-// jobOf returns the key and the command that the arguments behind the flags name.
 func jobOf(args []string) (key string, command []string, err error) {
 	const usage = "want redlock run [flags] KEY -- command [argument…]"
 	switch {

@@ -75,7 +75,6 @@ func chunk(text string) string {
 	return fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
 }
 
-// get sends a request without a body, and returns the response.
 func (a *agentClient) get(ctx context.Context, path string) (response *http.Response, body []byte, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
 	defer cancel()

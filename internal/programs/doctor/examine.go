@@ -41,7 +41,6 @@ func (x *examination) summary() MasterReport {
 	}
 }
 
-// version returns the version of the server, with its name if that is Valkey.
 func (x *examination) version() string {
 	if v := x.Info["valkey_version"]; v != "" {
 		return "Valkey " + v

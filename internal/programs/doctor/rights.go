@@ -17,7 +17,6 @@ type rights struct {
 	why, advice string   // why the server takes no writes, and the remedy
 }
 
-// rightsOf finds the missing rights among the refusals.
 func rightsOf(x *redlock.Examination) (r rights) {
 	for _, refusal := range x.Refusals {
 		if !r.note(refusal.Command, refusal.Text) && r.why == "" {

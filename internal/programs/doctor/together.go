@@ -63,7 +63,6 @@ func sameServer(all []*examination) (findings []Finding) {
 	return findings
 }
 
-// replicas finds replicas, and names their masters.
 func replicas(all []*examination) (findings []Finding) {
 	for _, x := range all {
 		if x.Role != "slave" {

@@ -129,7 +129,6 @@ func (b *Budget) room(kind int) int64 {
 	return [pools]int64{b.size - kept - b.largest, kept, b.largest}[kind]
 }
 
-// grant takes more room for a portion, and reports whether there was enough.
 func (b *Budget) grant(p *Portion, more int64) bool {
 	switch {
 	case b.pools[common].Leaves(p.client, more, b.room(common)):

@@ -258,7 +258,6 @@ var bases = []struct {
 	base   int
 }{{"0x", 16}, {"0o", 8}, {"0b", 2}, {"#", 16}, {"&h", 16}}
 
-// hasBase reports whether a text may be a number in another base than ten.
 func hasBase(text string) bool {
 	text = strings.TrimPrefix(text, "-")
 	return len(text) > 1 && (text[0] == '#' || text[0] == '&' || text[0] == '0' && strings.IndexByte("xob", text[1]) >= 0)

@@ -42,7 +42,6 @@ func compress(plain []byte) (packed []byte, ok bool) {
 	return out.data, true
 }
 
-// bounded is a buffer that returns an error when it would get too large.
 type bounded struct {
 	data []byte
 	most int

@@ -95,11 +95,11 @@ func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 
 // Decision says which part of a response the masters are to remember.
 type Decision struct {
-	Result []byte        // the response to be remembered; nil for none
-	Keep   time.Duration // how long the masters remember it
-	Why    string        // the reason if they don't remember the response, or only a part of it; empty otherwise
-	Err    error         // the failure behind Why, if there is one
-	Usage  *Usage        // how full the quota is, if the response was counted
+	Result []byte // the response to be remembered; nil for none
+	Keep   time.Duration
+	Why    string // the reason if they don't remember the response, or only a part of it; empty otherwise
+	Err    error  // the failure behind Why, if there is one
+	Usage  *Usage // how full the quota is, if the response was counted
 }
 
 // The reasons why a response isn't remembered, or not all of it.

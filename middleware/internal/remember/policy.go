@@ -33,7 +33,6 @@ type Settings struct {
 	MaxResult int           // the most bytes that a master remembers for a lock
 }
 
-// Policy says how a rule remembers responses.
 type Policy struct {
 	size      int
 	maxResult int

@@ -82,7 +82,6 @@ func (r *Recorder) Write(p []byte) {
 
 func (r *Recorder) tooLarge() bool { return r.crowded || max(r.written, r.declared) > int64(r.most) }
 
-// Crowded reports whether there was no room for the body.
 func (r *Recorder) Crowded() bool { return r.crowded }
 
 // grow makes room for n more bytes in the body, and reports whether it could. The capacity never exceeds the largest body that may be remembered.

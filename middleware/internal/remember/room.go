@@ -60,7 +60,6 @@ func (r *room) take(ctx context.Context, bytes int) bool {
 	return granted && !r.closed
 }
 
-// settle gives back all room except the room for so many bytes.
 func (r *room) settle(bytes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
