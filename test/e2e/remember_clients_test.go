@@ -170,7 +170,7 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 		{"POST", "/pay?x=1", "{}", []string{"Idempotency-Key", `"8e03978e-40d5`, "Authorization", alice}, 400, "bad_key"},
 		{"POST", "/pay?x=1", "{}", []string{"Idempotency-Key", `a, b`, "Authorization", alice}, 400, "bad_key"},
 		{"POST", "/pay?x=1", "{}", []string{"Idempotency-Key", "a", "Idempotency-Key", "a", "Authorization", alice}, 400, "bad_key"},
-		{"POST", "/pay?x=1", "{}", []string{"Idempotency-Key", `"8e03978e-40d5"`}, 400, "missing_key"}, // nobody knows who asks
+		{"POST", "/pay?x=1", "{}", []string{"Idempotency-Key", `"8e03978e-40d5"`}, 401, "missing_scope"}, // nobody knows who asks
 		{"POST", "/pay?x=1", "{}", []string{"Idempotency-Key", `"8e03978e-40d5"`, "Authorization", alice, "Authorization", bob}, 400, "bad_key"},
 	} {
 		a := pay(test.method, test.path, test.body, test.header...)
