@@ -1,6 +1,9 @@
-# Flask
-@app.before_request
-def only_what_is_locked():
-    locked = json.loads(request.headers.get("Redlock-Key", "{}")).get("path.1", [])
-    if "id" in (request.view_args or {}) and str(request.view_args["id"]) not in locked:
-        abort(400)
+# Flask: @app.post("/orders/<id>/pay"), and @locked below it
+def locked(view):
+    @wraps(view)
+    def checked(id):
+        values = json.loads(request.headers.get("Redlock-Key", "{}")).get("path.1", [])
+        if "Fencing-Token" not in request.headers or str(id) not in values:
+            abort(400)
+        return view(id)
+    return checked

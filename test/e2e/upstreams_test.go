@@ -74,16 +74,16 @@ func jetty(port string) *exec.Cmd {
 	return exec.Command("java", "-XX:TieredStopAtLevel=1", "-cp", strings.Join(jars, ":"), "Jetty.java", "", port)
 }
 
-// needUpstreams returns the names of the upstreams to test: those that $UPSTREAMS names, or all. It skips the test if $UPSTREAMS is
+// needUpstreams returns the names of the upstreams to test: those that $UPSTREAMS names, or all, and more. It skips the test if $UPSTREAMS is
 // not set.
-func needUpstreams(t *testing.T) []string {
+func needUpstreams(t *testing.T, more ...string) []string {
 	t.Helper()
 	names := strings.Fields(os.Getenv("UPSTREAMS"))
 	if len(names) == 0 {
 		t.Skip("needs real upstreams: make upstreams")
 	}
 	if names[0] == "all" {
-		names = names[:0]
+		names = more
 		for name := range upstreams {
 			names = append(names, name)
 		}

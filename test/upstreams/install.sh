@@ -5,6 +5,11 @@ cd "$(dirname "$0")/../.."
 names=$(echo "$*" | tr '+' ' ')
 # shellcheck disable=SC2046 # one word for each package
 tools/debian.sh $(awk -v names=" $names " '!/^#/ && (names ~ / all / || index(names, " " $1 " ")) { $1 = ""; print }' test/upstreams/packages | tr ' ' '\n' | sort -u)
+case " $names " in
+*' all '* | *' laravel '*) # which not every release of Debian and Ubuntu has; its test says if it doesn't run
+	! apt-cache show php-laravel-framework >/dev/null 2>&1 || tools/debian.sh php-cli php-laravel-framework
+	;;
+esac
 tools/npm.sh test/upstreams
 case " $names " in
 *' all '* | *' nethttp '* | *' chi '* | *' gorilla '* | *' gin '* | *' echo '* | *' fiber '*)
