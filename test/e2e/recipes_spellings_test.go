@@ -37,7 +37,7 @@ var honest = map[string]struct {
 	"If the masters are away":            {"/carts/1/pay", `{}`, nil},
 }
 
-// TestSpellingsInRecipes: behind each recipe with redlock_guard, as docs/recipes.md asks for, no spelling of docs/keys.md reaches the upstream
+// TestSpellingsInRecipes: behind each recipe with redlock_guard, as docs/recipes.md asks for, no spelling reaches the upstream
 // without a lock.
 func TestSpellingsInRecipes(t *testing.T) {
 	document, err := os.ReadFile(filepath.Join("../..", recipes))
@@ -95,7 +95,7 @@ func TestSpellingsInRecipes(t *testing.T) {
 
 type spelling struct{ method, target, header, value string }
 
-// spellingsOf returns the path itself, and the spellings of docs/keys.md that some upstream takes for it.
+// spellingsOf returns the path itself, and spellings that some upstream takes for it.
 func spellingsOf(path string) (all []spelling) {
 	bare, first := strings.TrimPrefix(path, "/"), path[1:2]
 	for _, target := range []string{
