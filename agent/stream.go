@@ -17,7 +17,7 @@ import (
 type stream struct {
 	*exchange
 	lock  *redlock.Lock // the lock that the lines are about; nil for none
-	quiet bool          // a renewal sends no line, because the client may not read while it holds the lock
+	quiet bool          // a renewal sends no line, because the client perhaps doesn't read while it holds the lock
 	line  []byte
 
 	span     time.Duration // the length of the lease when the hold began

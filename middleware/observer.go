@@ -43,7 +43,7 @@ type Possible struct {
 	Waits       bool      // requests may wait
 	Remembers   bool      // responses are remembered
 	Outcomes    []Outcome // the outcomes with which Done may be called
-	Passes      []Outcome // the outcomes with which Passed may be called, except for those of a dry run
+	Passes      []Outcome // the outcomes with which Passed may be called, except for those of a rule's dry run
 }
 
 // The reasons why masters don't keep a response, or not all of it.

@@ -32,7 +32,7 @@ type Requirement struct {
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// Required is a Requirement that was checked.
+// Required is a Requirement whose settings are valid. It checks requests.
 type Required struct {
 	want   Requirement
 	rule   *compiled

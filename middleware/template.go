@@ -77,8 +77,8 @@ type source struct {
 	exact bool   // the value isn't folded
 }
 
-// ParseTemplate parses a template. It calls compile for each placeholder that isn't a field of the body. compile is
-// Placeholder for net/http.
+// ParseTemplate parses a template. It calls compile for each placeholder that isn't a field of the body. For
+// net/http, pass Placeholder as compile.
 func ParseTemplate(text string, compile PlaceholderFunc) (*Template, error) {
 	t := &Template{each: -1, set: new(fieldSet)}
 	if err := t.parse(text, compile); err != nil {

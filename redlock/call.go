@@ -24,7 +24,7 @@ const (
 	heading                  // the call is the head for all of its keys, and waits until it may ask the masters
 	asking                   // attempts are under way, with a place in the pace of the process
 	takingOver               // attempts are under way that take over from the lock before this call's, or from the call's own lost attempts
-	contending               // the call waits, because other calls have votes for the key too
+	contending               // the call waits, because other calls have votes for the key, too: a try-lock, or a call for a key with several holders
 	releasing                // the call waits, because its slot is about to be released on the masters
 	lacking                  // the call waits, because masters have no vote
 	subscribing              // the call waits until it can be woken

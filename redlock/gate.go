@@ -710,9 +710,11 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-// nextFor makes the oldest call in line ask for the slot of a lock that ends, in place of that lock, and returns its place. It returns nil if there
-// is no such call, if another call already asks for the only slot, if the first call in line needs more than this slot or may not have it, or if the
-// lock needs a separate release: for its result, or for the ticket that its call may have on masters.
+// nextFor makes the oldest call in line ask for the slot of a lock that ends, in place of that lock, and returns its place. It returns nil
+//
+//   - if there is no such call, or another call already asks for the only slot;
+//   - if the first call in line has several keys, asks for a result, or is for a number of holders that doesn't allow it this slot;
+//   - if the lock needs a release of its own: for a short result, or, with several slots, for the ticket that its call may have on masters.
 func (g *gates) nextFor(k *Lock) *place {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -337,7 +337,7 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 		}
 	}
 	if asked.Before(k.proofs[master].asked) {
-		return // a later reply is already known
+		return // the reply of a later round is already known
 	}
 	k.proofs[master] = proof{asked, held}
 	for _, oldest := range k.proofs {

@@ -81,7 +81,8 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-// soloWait is long enough for most replies of a single master, and too short for anybody to notice a master that hangs.
+// soloWait is how long a caller that is alone reads for its reply, before the stream's reader takes over. Most replies of a single master come within
+// this time, and a master that hangs delays nobody noticeably.
 const soloWait = 2 * time.Millisecond
 
 // checkMasters refuses masters whose majorities don't exclude each other: a master that is named twice, or one in memory beside servers, which is a

@@ -21,7 +21,7 @@ const (
 	maxSteps = 16      // the most names in the path of a field
 	maxValue = 4 << 10 // the most bytes of one value
 
-	minNumber = 1e-30 // the smallest number allowed, except 0: the six bytes of 1e-308 would become 310 in a key
+	minNumber = 1e-30 // the smallest absolute value allowed, except 0: the six bytes of 1e-308 would become 310 bytes in a key
 )
 
 // The errors for values from which no key is made.

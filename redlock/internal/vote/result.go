@@ -38,7 +38,7 @@ func (m *Masters) RefusedResults() uint64 { return m.refused.Load() }
 func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[master].At(key).Lane }
 
 // Store makes masters remember a long result, over their lanes: the masters that have the attempt's token, and those known to have an older result.
-// It returns nil as soon as a quorum remembers it, or a verdict if none can.
+// It returns nil as soon as a quorum remembers it, or a verdict if none can, or none has in time.
 func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	stored, _ := a.remembering(result.Fence)
 	r := a.masters.NewRound(protocol.OpStore, 1) // a second round, because the attempt's own round is for its release

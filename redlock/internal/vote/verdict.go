@@ -200,7 +200,7 @@ func (a *Attempt) Refusals() []protocol.Reply { return a.held }
 
 type Ballot struct {
 	Master  string
-	Counted bool   // the master answered before the attempt was decided, or its time was over
+	Counted bool   // the master answered in time, before the attempt was decided
 	Granted bool   // the master granted the key, with a fence
 	Fence   uint64 // the fence of the grant
 	Done    bool   // the master remembers a result
