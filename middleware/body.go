@@ -35,7 +35,7 @@ type body struct {
 	rule   *compiled   // the innermost rule, which has the budget
 	parsed *bodyFields // the fields that the templates of a rule have read
 	budget *Budget
-	over   bool  // no rule will call end any more
+	over   bool  // no rule will call the method end any more
 	ahead  bool  // the body may be read while the request waits
 	filled bool  // a call has tried to read the whole body
 	err    error // the result of that call

@@ -27,7 +27,7 @@ const (
 	OutcomeDryRun   Outcome = "dry_run"  // the request would have got its lock at once, as far as its rule can know
 )
 
-// The outcomes of requests that could not be served with their lock.
+// The outcomes of requests that could not be served with their lock to the end.
 const (
 	OutcomeHeld       Outcome = "held"        // another request has the lock
 	OutcomeNoQuorum   Outcome = "no_quorum"   // too few masters answered: the request was refused, or served without a lock

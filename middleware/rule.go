@@ -144,7 +144,7 @@ type Rule struct {
 	// The shortest time is 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the
 	// preset remembers responses.
 	Remember time.Duration `json:"remember,omitempty"`
-	// How many bytes the body of such a response may have, at most 960 KiB. Default: 64 KiB.
+	// How many bytes the body of a remembered response may have, at most 960 KiB. Of a longer one only the status is remembered. Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
 	// How many bytes the responses that this process has stored take on each master (docs/operations.md#responses-that-are-not-remembered).
 	// Default: 1 GiB.

@@ -30,7 +30,7 @@ const (
 	subscribing              // the call waits until it can be woken
 	queued                   // the call is in line on the masters, and waits to be woken
 	unwoken                  // the call is in line on the masters, one of which can't wake it
-	insisting                // the call waits for a short time, and keeps its places for all of its keys: see insist
+	insisting                // the call waits for a short time, and keeps its places for all of its keys: see insistsOn
 	holding
 	failed
 )
@@ -669,7 +669,7 @@ func (c *call) takeOver() state {
 	return takingOver
 }
 
-// insistsOn reports whether a call for several keys, which has just met another such call, should try again soon. If such calls want overlapping
+// insistsOn reports whether a call that has just met a call for several keys should try again soon. If calls for several keys want overlapping
 // keys, each may win one key and give it back, by turns. So a call that is refused in favor of another one gives back what it has, but keeps its
 // place for all of its keys: the oldest call is granted all, because no younger call is granted any of them. The other call may have won, so this
 // lasts for the timeout of one round only: then the call keeps nobody from free keys.

@@ -110,7 +110,7 @@ type QuorumError struct {
 	Total int
 	// Masters are the masters that failed, each with the reason. It lacks masters for which the call didn't wait.
 	Masters []*MasterError
-	// RetryAfter is when enough masters will have passed their restart guards; 0 if the guards aren't the reason.
+	// RetryAfter is how long it takes until enough masters will have passed their restart guards; 0 if the guards aren't the reason.
 	RetryAfter time.Duration
 	Label      string // as in HeldError
 	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded when the time of WithWait was

@@ -217,7 +217,8 @@ type KeyStatus struct {
 	Request *Request  // the request of the same call as Label, see WithRequest; or nil
 	Waiting int       // how many calls of this process wait for the lock; if the key has several holders, only the first one's status counts them
 	Line    []Call    // the waiting calls behind the call of Label, the next one first
-	// Slot is the held slot, of Slots, if the key has more than one: see WithConcurrency. Each held slot has a KeyStatus.
+	// Slot is the number of the held slot, from 0 to Slots-1; Slots is 0 if the key has one holder, or isn't held: see WithConcurrency. Each held
+	// slot has a KeyStatus of its own.
 	Slot, Slots int
 }
 

@@ -45,8 +45,8 @@ func (c cursor) next() cursor {
 	return c
 }
 
-// InJSON finds fields in JSON. The decoder reads half of a surrogate pair, such as \ud83d, as U+FFFD. JavaScript and Python write one for
-// a text that was cut inside an emoji, so outside of fields it is no reason to refuse a request.
+// InJSON finds fields in JSON. The decoder reads half of a surrogate pair, such as \ud83d, as U+FFFD. JavaScript and Python write such
+// a half for a text that was cut inside an emoji. So it is an error only in the value of a field, and elsewhere no reason to refuse a request.
 func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	if !utf8.Valid(raw) {
 		return nil, grammar.ErrJSON

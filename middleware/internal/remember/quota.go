@@ -28,7 +28,7 @@ type quota struct {
 type ledger struct {
 	limit int64
 	keep  time.Duration
-	pool  budget.Pool // by sender, as a hash
+	pool  budget.Pool // the bytes of each sender, under the sender's hash
 	steps []step      // the bytes that were stored in each step of time, the oldest first
 }
 

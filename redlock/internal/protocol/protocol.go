@@ -1,5 +1,5 @@
-// Package protocol defines how a Locker and its masters talk, whatever kind of master it is: the commands and
-// their replies, the fence that a master gives, and the marks of its errors.
+// Package protocol defines how a Locker and its masters talk, whatever kind the masters are: the commands and
+// their replies, the fence that a master gives, and what an error of a master means (ErrUnsent and others).
 package protocol
 
 import (

@@ -31,7 +31,7 @@ type Examination struct {
 
 	Name    string
 	Cluster bool           // the server was examined as a node of a Redis Cluster
-	Others  []*Examination // the other nodes that have keys; this node is the farthest one
+	Others  []*Examination // the other nodes that have keys; this Examination is of the node with the longest round trip
 
 	User        string // the user that asks
 	Addr        string // the configured address
@@ -59,7 +59,8 @@ func (x *Examination) Refused() *Refusal {
 	return &Refusal{Text: refused.Error()}
 }
 
-// RemedyTLS returns why TLS fails or is needed, and what to do about it, in a Locker's words; nothing if TLS isn't the reason.
+// RemedyTLS returns why TLS fails or is needed, and what to do about it, in the words of a Locker's errors; both are empty if TLS
+// isn't the reason.
 func (x *Examination) RemedyTLS() (why, advice string) {
 	switch {
 	case x.SpeaksPlain:
