@@ -146,32 +146,30 @@ func showValues(values map[string][]string) string {
 }
 
 // StripHeaders removes from a request all headers and trailers with these names, in every spelling that some server takes for them, because the
-// client may have sent them. A rule does this with each request that it serves. If other requests go to the same upstream, call StripHeaders around
-// the router:
+// client may have sent them. It also removes an offer of h2c, in whose tunnel the client could send them. A rule does this with each request that it
+// serves. If other requests go to the same upstream, call StripHeaders around the router:
 //
 //	middleware.StripHeaders(r, middleware.DefaultFenceHeader, middleware.SlotHeader)
 func StripHeaders(r *http.Request, names ...string) {
+	stripH2C(r.Header)
 	strip(r.Header, names)
-	if r.Trailer == nil {
-		return // the handler sees no trailers then
-	}
 	strip(r.Trailer, names)
-	if r.Body != nil {
-		r.Body = &strippedTrailers{r.Body, r.Trailer, names}
+	if r.Body != nil && r.Body != http.NoBody && (r.Trailer != nil || r.ContentLength < 0) { // only a body of unknown length has trailers
+		r.Body = &strippedTrailers{r.Body, r, names}
 	}
 }
 
 // strippedTrailers is a body that removes trailers with some names at its end, because a client may send trailers that it hasn't announced.
 type strippedTrailers struct {
 	io.ReadCloser
-	trailers http.Header
-	names    []string
+	r     *http.Request // to which the server adds them
+	names []string
 }
 
 func (b *strippedTrailers) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		strip(b.trailers, b.names)
+		strip(b.r.Trailer, b.names)
 	}
 	return n, err
 }

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,5 +38,39 @@ func TestStripHeaders(t *testing.T) {
 	body, err := io.ReadAll(r.Body)
 	if got := fmt.Sprintln(string(body), err, r.Header, r.Trailer); got != "x <nil> map[X-Fences:[1]] map[X-Sum:[1]]\n" {
 		t.Error(got)
+	}
+}
+
+// In a tunnel of HTTP/2 the upstream would get requests from which nothing is removed.
+func TestStripHeadersOffersNoTunnel(t *testing.T) {
+	t.Parallel()
+	for offer, want := range map[string]string{"h2c": "", "H2C": "", "websocket, h2c": "websocket", "websocket": "websocket"} {
+		r := httptest.NewRequest("GET", "/login", http.NoBody)
+		r.Header = http.Header{"Connection": {"Upgrade, HTTP2-Settings"}, "Upgrade": {offer}, "Http2-Settings": {"AAMAAABk"}}
+		middleware.StripHeaders(r, middleware.DefaultFenceHeader)
+		if got := r.Header.Get("Upgrade"); got != want || offer != want && r.Header.Get("Http2-Settings") != "" {
+			t.Errorf("%s: %v", offer, r.Header)
+		}
+	}
+}
+
+// A server makes the map of trailers only when the body has ended, if the client has announced none.
+func TestStripHeadersFromNewTrailers(t *testing.T) {
+	t.Parallel()
+	var seen http.Header
+	server := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		middleware.StripHeaders(r, middleware.DefaultFenceHeader)
+		_, _ = io.Copy(io.Discard, r.Body)
+		seen = r.Trailer
+	}))
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nFencing_Token: 9\r\nX-Sum: 1\r\n\r\n")
+	_, _ = io.Copy(io.Discard, conn)
+	if len(seen) != 1 || seen.Get("X-Sum") != "1" {
+		t.Errorf("trailers %v", seen)
 	}
 }
