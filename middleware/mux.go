@@ -18,10 +18,8 @@ type Mux struct{ http.ServeMux }
 // Handle registers a handler, as http.ServeMux does.
 func (m *Mux) Handle(pattern string, handler http.Handler) {
 	method, _, found := strings.Cut(pattern, " ")
-	if !found || !changesNothing(method) {
-		if !Decided(handler) {
-			panic("middleware: the pattern " + pattern + " may change something, and no rule locks its handler: wrap it in that of a rule, or in middleware.Unlocked")
-		}
+	if (!found || method == "" || !changesNothing(method)) && !Decided(handler) {
+		panic("middleware: the pattern " + pattern + " may change something, and no rule locks its handler: wrap it in that of a rule, or in middleware.Unlocked")
 	}
 	m.ServeMux.Handle(pattern, handler)
 }

@@ -22,7 +22,7 @@ func TestMux(t *testing.T) {
 		handler http.Handler
 		ok      bool
 	}{
-		{"POST /a", plain, false}, {"/a", plain, false}, {"shop.example/a", plain, false}, {"DELETE /a", plain, false}, {"QUERY /a", plain, false}, {"POST\t/a", plain, false},
+		{"POST /a", plain, false}, {"/a", plain, false}, {"shop.example/a", plain, false}, {"DELETE /a", plain, false}, {"QUERY /a", plain, false}, {"POST\t/a", plain, false}, {" /a", plain, false}, {"\t/a", plain, false},
 		{"GET /a", plain, true}, {"HEAD /a", plain, true}, {"OPTIONS /a", plain, true},
 		{"POST /a", rule(plain), true}, {"/a", middleware.Require(plain), true}, {"POST /a", middleware.Unlocked(plain), true},
 		{"POST /a", rule(logged(plain)), true}, {"POST /a", logged(rule(plain)), false},
