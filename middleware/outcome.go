@@ -284,7 +284,7 @@ type logged struct {
 	missed int // requests without a line since then
 }
 
-// mostPauses is how many subjects have lines of their own, because a client may have chosen some of them. All others share one line.
+// mostPauses is how many subjects have lines of their own at a time, because a client may have chosen some of them. All others share one line.
 const mostPauses = 64
 
 // due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one.
@@ -292,7 +292,10 @@ func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.last[about]; !known && len(l.last) >= mostPauses {
-		about = ""
+		maps.DeleteFunc(l.last, func(_ string, last logged) bool { return now.Sub(last.at) >= logPause })
+		if len(l.last) >= mostPauses {
+			about = ""
+		}
 	}
 	last, known := l.last[about]
 	if known && now.Sub(last.at) < logPause {

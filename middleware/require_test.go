@@ -232,6 +232,10 @@ func TestRequireLogs(t *testing.T) {
 		if want := "level=WARN msg=\"request is refused\" rule=require outcome=unlocked detail=\"no rule has taken a lock for it\" status=403 method=PUT path=/r0/x\n"; !strings.Contains(log.String(), want) {
 			t.Errorf("no line %q:\n%s", want, &log)
 		}
+		time.Sleep(10 * time.Second)
+		if _, _ = ask(t, h, "PUT /pay"); !strings.Contains(log.String(), "path=/pay\n") {
+			t.Error("invented routes still hide a real one")
+		}
 	})
 }
 
