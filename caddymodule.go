@@ -205,6 +205,7 @@ func refuse(w http.ResponseWriter, r *http.Request, by caddyhttp.MiddlewareHandl
 		refusal.Write(w)
 		return nil
 	}
+	middleware.StripRoute(r) // an error route may ask an upstream for a page
 	refusal.SetHeaders(w.Header())
 	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
 	response := caddyhttp.Error(refusal.Status, nil)

@@ -295,3 +295,31 @@ func sendRaw(t *testing.T, address, request string) *http.Response {
 	_ = a.Body.Close()
 	return a
 }
+
+// An error page is asked for without the headers in which the client has named another path or method.
+func TestErrorPageOfRefused(t *testing.T) {
+	var seen http.Header
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header }))
+	defer backend.Close()
+	address := runForged(t, "SITE {\nredlock /orders/*/pay order:{path.1:int}\nredlock_require\nreverse_proxy "+backend.Listener.Addr().String()+
+		"\nhandle_errors {\nrewrite * /errors/{err.status_code}.html?\nmethod GET\nreverse_proxy "+backend.Listener.Addr().String()+"\n}\n}\n")
+	for _, path := range []string{"/x", "/orders/042/pay", "/orders/42/pay"} {
+		seen = nil
+		sendRaw(t, address, "POST "+path+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Original-URL: /orders/42/pay\r\nX-HTTP-Method-Override: POST\r\nX-New: /a\r\nX-Kept: 1\r\nContent-Length: 0\r\n\r\n")
+		if seen.Get("X-Kept") != "1" || seen.Get("X-Original-Url")+seen.Get("X-Http-Method-Override")+seen.Get("X-New") != "" {
+			t.Errorf("%s: the page's server sees %v", path, seen)
+		}
+	}
+}
+
+// A rewrite from text of the client is judged as well.
+func TestRequireAfterRewrite(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer backend.Close()
+	address := runForged(t, "SITE {\nrewrite /go /go/{query.to}\nrewrite /php /index.php/x?_url=/x\nredlock_require {\nexcept /go?to /php\n}\nreverse_proxy "+backend.Listener.Addr().String()+"\n}\n")
+	for target, want := range map[string]int{"/go?to=a": 200, "/php": 200, "/go?to=../orders/42/pay": 400} {
+		if a := sendRaw(t, address, "POST "+target+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"); a.StatusCode != want {
+			t.Errorf("%s: %d, want %d", target, a.StatusCode, want)
+		}
+	}
+}

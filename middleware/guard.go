@@ -56,7 +56,7 @@ const errHiddenRoute = fold.Error(`query begins with a path, or has one in the p
 
 const errLetter = fold.Error(`path has a letter that some servers take for one of a to z, such as a long s`)
 
-const errRewritten = fold.Error("request names another path in a header")
+const errRewritten = fold.Error(`request names another path in a header, such as X-Original-URL, or in one that begins with "X-" and whose value begins with "/"`)
 
 const errMethod = fold.Error(`method has other characters than upper-case letters and "-"`)
 
@@ -71,9 +71,38 @@ var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Ov
 // pathHeaders are the headers from which gunicorn takes a part of the path.
 var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 
-// rewritten are all headers from which some upstream takes the path: IIS, old Symfony and Laminas from the first two, Django behind Daphne from the
-// next, and a snippet for Flask behind proxies from the one after that.
-var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name"}, pathHeaders[:]...)
+// rewritten are the headers from which some upstream is known to take the path: IIS, old Symfony and Laminas from the first two, Django behind Daphne
+// from the next, a snippet for Flask behind proxies from the one after that, Pyramid from X-Vhm-Root, and Next.js from the other two.
+var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name", "X-Vhm-Root", "X-Invoke-Path", "X-Matched-Path"}, pathHeaders[:]...)
+
+// harmless are headers with a path from honest clients (S3, Azure, SvelteKit) and from proxies in front. X-Ssl-Client-Dn has a name such as /C=DE.
+var harmless = []string{"X-Amz-Copy-Source", "X-Ms-Rename-Source", "X-SvelteKit-Pathname", "X-Forwarded-Prefix", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Original-Uri",
+	"X-Envoy-Original-Path", "X-Replaced-Path", "X-Waws-Unencoded-Url", "X-Auth-Request-Redirect", "X-Accel-Mapping", "X-Ssl-Client-Dn", "X-Ssl-Issuer"}
+
+// inBase64 is a signature or a token, which may begin with a slash as well. One that long has capitals.
+var inBase64 = regexp.MustCompile(`^[A-Za-z0-9+/]*[A-Z][A-Za-z0-9+/]*=*$`)
+
+// namesPath reports whether some upstream may take the path from a header: from a known one, or from another one that begins with X, as each that
+// names a path seems to, and whose value begins with a slash. An address such as https://x is harmless in a header that nobody knows: webhooks and
+// pages say there where they come from.
+func namesPath(name string, values []string) bool {
+	if isHeader(name, rewritten) {
+		return true
+	}
+	return len(name) > 1 && fold.SameHeader(name[:2], "X-") && !isHeader(name, harmless) && slices.ContainsFunc(values, func(value string) bool {
+		return strings.HasPrefix(strings.TrimLeft(value, " \t"), "/") && !(len(value) >= 20 && inBase64.MatchString(value))
+	})
+}
+
+// StripRoute removes from a request the headers that name another path or method to some upstream. It is for a request that was refused, before
+// another handler writes an error page.
+func StripRoute(r *http.Request) {
+	for name, values := range r.Header {
+		if namesPath(name, values) || isHeader(name, overrides) {
+			delete(r.Header, name)
+		}
+	}
+}
 
 // Guard refuses requests that a router or matcher may read differently than an upstream, so that they would bypass its rules: see CheckTarget. It
 // checks requests that may change something, answers with 400 and the outcome unclear_target, and logs them as the rule "guard". In front of
@@ -138,8 +167,10 @@ func CheckTarget(r *http.Request) error {
 	if strings.Trim(r.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
 		return errMethod
 	}
-	if hasHeader(r.Header, rewritten) {
-		return errRewritten
+	for name, values := range r.Header {
+		if namesPath(name, values) {
+			return errRewritten
+		}
 	}
 	if beginsWithPath(r.URL.RawQuery) || hasRoute(r.URL.RawQuery) {
 		return errHiddenRoute
@@ -171,7 +202,7 @@ func beginsWithPath(query string) bool {
 func Mentions(r *http.Request, word string) bool {
 	all := r.RequestURI
 	for name, values := range r.Header {
-		if isHeader(name, rewritten) {
+		if namesPath(name, values) {
 			all += " " + strings.Join(values, " ")
 		}
 	}

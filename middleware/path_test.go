@@ -50,6 +50,9 @@ func TestGuard(t *testing.T) {
 		{withMethod("+POST"), 400},
 		{keyRequest("/x", "X-Original-URL", "/orders/42/pay"), 400},
 		{keyRequest("/x", "X_Rewrite_Url", "/orders/42/pay"), 400},
+		{keyRequest("/x", "X-Vhm-Root", "orders/42/pay"), 400},    // Pyramid's
+		{keyRequest("/x", "X_Unheard.Of", "/orders/42/pay"), 400}, // of frameworks that we don't know
+		{keyRequest("/x", "X-Unheard-Of", "/orders/42/pay/again"), 400},
 		{keyRequest("/x/orders/42/pay", "Script_Name", "/x"), 400}, // gunicorn's
 		{keyRequest("/x", "PATH_INFO", "/orders/42/pay"), 400},
 		{keyRequest("/x/orders/42/pay", "Daphne-Root-Path", "/x"), 400}, // Django's, behind Daphne
@@ -99,6 +102,9 @@ func TestGuard(t *testing.T) {
 		{keyRequest("/files/app.py"), 200},
 		{keyRequest("/Orders(42)/Lines(1)/Service.svc/x"), 200}, // OData
 		{keyRequest("/growth/100%25/2026"), 200},
+		{keyRequest("/x", "X-Shopify-Hmac-Sha256", "/9Wj2xgPqE1cKk3gq0oJ3dVb7nS8mQy6h5zLw1Tt0aA="), 200}, // one in 64 begins so
+		{keyRequest("/x", "X-Forwarded-Prefix", "/shop", "X-Original-URI", "/shop/x"), 200},
+		{keyRequest("/x", "X-Wc-Webhook-Source", "https://shop.example/", "X-Goog-Resource-URI", "https://x/y"), 200},
 	} {
 		w := httptest.NewRecorder()
 		if guarded.ServeHTTP(w, c.request); w.Code != c.want {

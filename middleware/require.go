@@ -175,7 +175,7 @@ func (q *Required) judge(r *http.Request, s standing) *Refusal {
 	refusal := newRefusal(OutcomeUnlocked, fold.Error(s.detail))
 	switch {
 	case s.held, q.excepts(sent):
-		err := cmp.Or(CheckTarget(sent), checkPlain(sent.URL))
+		err := cmp.Or(CheckTarget(sent), checkPlain(sent.URL), checkRewrite(r.URL))
 		if err == nil {
 			return nil
 		}
@@ -208,6 +208,17 @@ var plainPath = regexp.MustCompile(`^(/([A-Za-z_~@:=,-]|[0-9]+(\.[0-9]+)*)+)*/?$
 
 func checkPlain(u *url.URL) error {
 	if path := u.EscapedPath(); path == "" || !plainPath.MatchString(path) {
+		return errNotPlain
+	}
+	return nil
+}
+
+// plainRewrite is a path to which another handler has rewritten a request. It may have the name of a script in it.
+var plainRewrite = regexp.MustCompile(`^(/[A-Za-z0-9_~@:=,-][A-Za-z0-9_~@:=,.-]*)*/?$`)
+
+// checkRewrite finds characters of the client in a path that another handler has made.
+func checkRewrite(u *url.URL) error {
+	if u != nil && !plainRewrite.MatchString(u.EscapedPath()) {
 		return errNotPlain
 	}
 	return nil
