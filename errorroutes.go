@@ -29,6 +29,7 @@ func checkServer(ctx caddy.Context, server *caddyhttp.Server) error {
 	}
 	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
 	for _, host := range hostsOf(slices.Concat(primary, failed)) {
+		w := w.refusedBy(reached(primary, host))
 		has, _, around := w.rules(reached(primary, host), "")
 		if !has {
 			continue
@@ -40,7 +41,7 @@ func checkServer(ctx caddy.Context, server *caddyhttp.Server) error {
 		}
 		if around != "" {
 			return fmt.Errorf("%s: %s would serve, without a lock, requests that a rule refuses or that fail behind one: before it, rewrite them to a page of your own, "+
-				"path and query (rewrite * /errors/{err.status_code}.html?), or put a rule of its own, without a matcher (docs/hosts.md#errors)", where, around)
+				"path and query (rewrite * /errors/{err.status_code}.html?), or put the refusing rule of its own there, with the same key, without a matcher and without on_missing_key pass (docs/hosts.md#errors)", where, around)
 		}
 	}
 	return nil
@@ -146,19 +147,20 @@ func conditionsOf(route caddyhttp.Route) (sets caddyhttp.MatcherSets) {
 // node has the facts about a handler that matter here. The handler may be loaded or not.
 type node struct {
 	Handler        string                      `json:"handler"`
-	Name           string                      `json:"name"` // of a named route, or a rule
+	Name           string                      `json:"name"` // of a named route
 	URI            string                      `json:"uri"`
 	Routes         caddyhttp.RouteList         `json:"routes"`
 	Errors         *caddyhttp.HTTPErrorConfig  `json:"errors"`
 	HandleResponse []caddyhttp.ResponseHandler `json:"handle_response"`
-	Rewrite        struct{ Method, URI string }
+	Rewrite        *rewrite.Rewrite            `json:"rewrite"` // of a proxy
 	Transport      struct {
 		Protocol string            `json:"protocol"`
 		Env      map[string]string `json:"env"`
 	} `json:"transport"`
 
-	text     string   // the handler in JSON, unless it is loaded and no rewrite
-	required *Require // of redlock_require
+	text     string           // the handler in JSON, unless it is loaded and no rewrite
+	required *Require         // of redlock_require
+	rule     *middleware.Rule // of redlock
 }
 
 func nodesOf(route caddyhttp.Route) (nodes []node) {
@@ -177,9 +179,8 @@ func readNode(text []byte) node {
 	_ = json.Unmarshal(text, &n)
 	switch n.Handler {
 	case "redlock":
-		var rule middleware.Rule
-		_ = json.Unmarshal(text, &rule)
-		n.Name = rule.RuleName()
+		n.rule = new(middleware.Rule)
+		_ = json.Unmarshal(text, n.rule)
 	case "redlock_require":
 		n.required = new(Require)
 		_ = json.Unmarshal(text, n.required)
@@ -194,7 +195,7 @@ func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
 	case *caddyhttp.Invoke:
 		n.Name = handler.Name
 	case *Handler:
-		n.Name = handler.RuleName()
+		n.rule = &handler.Rule
 	case *Require:
 		n.required = handler
 	case *rewrite.Rewrite:
@@ -204,9 +205,7 @@ func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
 		n.HandleResponse = handler.HandleResponse
 	case *reverseproxy.Handler:
 		n.HandleResponse = handler.HandleResponse
-		if handler.Rewrite != nil {
-			n.Rewrite.Method, n.Rewrite.URI = handler.Rewrite.Method, handler.Rewrite.URI
-		}
+		n.Rewrite = handler.Rewrite
 		if transport, ok := handler.Transport.(*fastcgi.Transport); ok {
 			n.Transport.Protocol, n.Transport.Env = protocolFastCGI, transport.EnvVars
 		}
@@ -222,6 +221,28 @@ const protocolFastCGI = "fastcgi"
 type walk struct {
 	server  *caddyhttp.Server
 	invoked []string // the named routes that it is in
+
+	refusing  []refusing // the rules whose refusals come to the routes
+	rewriting bool       // the routes of these rules have a rewrite
+}
+
+// refusing is a rule, and whether it has seen another path than the client's, so that the same key template may make another key elsewhere.
+type refusing struct {
+	rule      *middleware.Rule
+	rewritten bool
+}
+
+// refusedBy returns the walk through the routes for what the rules of other routes refuse.
+func (w walk) refusedBy(routes caddyhttp.RouteList) walk {
+	var rules []refusing
+	w.through(routes, progress{}, func(n node, now progress) {
+		w.rewriting = w.rewriting || n.Handler == "rewrite"
+		if n.rule != nil {
+			rules = append(rules, refusing{n.rule, now.rewritten})
+		}
+	})
+	w.refusing = rules
+	return w
 }
 
 // into returns the routes inside of a handler, and the walk through them. A named route that invokes itself ends there.
@@ -252,7 +273,7 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 				has, wrong = true, cmp.Or(wrong, around)
 			case "intercept":
 				for _, response := range n.HandleResponse {
-					if handler, _ := w.acting(response.Routes, progress{}); handler != "" {
+					if handler, _ := w.acting(response.Routes, progress{rewritten: w.rewriting}); handler != "" {
 						around = "intercept: " + handler
 					}
 				}
@@ -270,19 +291,54 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 
 // progress is the state of a request when it reaches a handler.
 type progress struct {
-	own      bool     // it was rewritten to a page of the error route's own
-	locked   bool     // it has a rule again
-	required *Require // it has come through redlock_require; nil if not
-	rules    []string // the rules that may have taken it
+	own       bool               // it was rewritten to a page of the error route's own
+	rewritten bool               // it may have been rewritten
+	guarded   bool               // it has come through redlock_guard
+	locked    []int              // those of the refusing rules whose keys it has again
+	required  *Require           // it has come through redlock_require; nil if not
+	rules     []*middleware.Rule // the rules that may have taken it
 }
 
 func (p progress) and(other progress) progress {
-	rules := slices.Concat(p.rules, other.rules)
-	slices.Sort(rules)
+	both := progress{own: p.own && other.own, rewritten: p.rewritten || other.rewritten, guarded: p.guarded && other.guarded, required: p.required}
 	if other.required == nil {
-		p.required = nil
+		both.required = nil
 	}
-	return progress{p.own && other.own, p.locked && other.locked, p.required, slices.Compact(rules)}
+	for _, i := range p.locked {
+		if slices.Contains(other.locked, i) {
+			both.locked = append(both.locked, i)
+		}
+	}
+	both.rules = slices.Concat(p.rules, without(other.rules, p.rules))
+	return both
+}
+
+// without returns the rules that have other names than some.
+func without(rules, some []*middleware.Rule) []*middleware.Rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(rule *middleware.Rule) bool { return slices.Contains(namesOf(some), rule.RuleName()) })
+}
+
+func namesOf(rules []*middleware.Rule) (names []string) {
+	for _, rule := range rules {
+		names = append(names, rule.RuleName())
+	}
+	return names
+}
+
+// excludesLike reports whether two rules exclude the same requests, each the other's, too.
+func excludesLike(rule, refused *middleware.Rule) bool {
+	slots := func(r *middleware.Rule) []int {
+		if len(r.Concurrency) == 0 {
+			return []int{1}
+		}
+		return r.Concurrency
+	}
+	id := func(r *middleware.Rule) [6]string {
+		return [6]string{r.Preset, r.BodyFormat, r.IdempotencyKey, r.Dedupe, r.Scope, r.Site}
+	}
+	return slices.Equal(rule.Keys, refused.Keys) && slices.Equal(slots(rule), slots(refused)) && id(rule) == id(refused) &&
+		rule.OnMissingKey != middleware.Pass && // an earlier handler may have read the body
+		(rule.OnNoQuorum != middleware.Pass || refused.OnNoQuorum == middleware.Pass) && (!rule.DryRun || refused.DryRun)
 }
 
 // harmless are the handlers that pass a request on, or answer it themselves and change nothing.
@@ -292,7 +348,8 @@ var harmless = []string{"authentication", "copy_response", "copy_response_header
 // acting returns the first handler that may act on a request as its client has sent it, or "", and the state of the request behind the routes.
 func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, after progress) {
 	after = w.through(routes, now, func(n node, now progress) {
-		if handler == "" && !now.locked && n.actsOn(now.own) {
+		locked := len(w.refusing) > 0 && len(now.locked) == len(w.refusing)
+		if handler == "" && !locked && n.actsOn(now.own) {
 			handler = cmp.Or(n.Handler, "a handler")
 		}
 	})
@@ -302,14 +359,19 @@ func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, 
 // through calls visit for each handler, with the state of a request before it, and returns the state behind the routes.
 func (w walk) through(routes caddyhttp.RouteList, now progress, visit func(n node, now progress)) progress {
 	groups := make(map[string]progress) // only one route of each group runs
+	rules := make(map[string][]*middleware.Rule)
 	for _, route := range routes {
 		inside := now
+		inside.rules = without(now.rules, rules[route.Group])
 		for _, n := range nodesOf(route) {
 			inside = w.throughOne(n, inside, visit)
 		}
 		earlier, ok := groups[route.Group]
 		if route.Group == "" || !ok {
 			earlier = inside
+		}
+		if route.Group != "" {
+			rules[route.Group] = slices.Concat(rules[route.Group], without(inside.rules, now.rules))
 		}
 		groups[route.Group] = earlier.and(inside)
 		switch {
@@ -326,11 +388,18 @@ func (w walk) throughOne(n node, now progress, visit func(n node, now progress))
 	visit(n, now)
 	switch n.Handler {
 	case "redlock":
-		now.locked, now.rules = true, append(slices.Clip(now.rules), n.Name)
+		now.rules = slices.Concat(without(now.rules, []*middleware.Rule{n.rule}), []*middleware.Rule{n.rule})
+		for i, refused := range w.refusing {
+			if !now.rewritten && !refused.rewritten && !slices.Contains(now.locked, i) && excludesLike(n.rule, refused.rule) {
+				now.locked = append(slices.Clip(now.locked), i)
+			}
+		}
+	case "redlock_guard":
+		now.guarded = true
 	case "redlock_require":
 		now.required = n.required
 	case "rewrite":
-		now.own = n.rewritesToOwn(now.own)
+		now.own, now.rewritten = rewritesToOwn(n.URI, n.text, now.own), true
 	}
 	for _, response := range n.HandleResponse {
 		w.through(response.Routes, now, visit)
@@ -350,15 +419,19 @@ func (n node) actsOn(own bool) bool {
 	return !own && !slices.Contains(harmless, n.Handler)
 }
 
-// rewritesToOwn reports whether a request asks for the error route's own page after this rewrite. own says whether it did before.
-func (n node) rewritesToOwn(own bool) bool {
-	switch n.URI {
-	case "": // the rewrite changes the method, or parts of the URI
-		return own && !placeholders.MatchString(n.text)
-	case "{http.matchers.file.relative}": // a file that was found for the path, as php_fastcgi does
+// fileRelative is a file that was found for the path, as php_fastcgi does.
+const fileRelative = "{http.matchers.file.relative}"
+
+// rewritesToOwn reports whether a request asks for the error route's own page after a rewrite, of which text is the whole. own says whether it did
+// before.
+func rewritesToOwn(uri, text string, own bool) bool {
+	switch {
+	case fromClient(strings.ReplaceAll(text, fileRelative, "")):
+		return false
+	case uri == "", uri == fileRelative: // the rewrite changes the method, or parts of the URI
 		return own
 	}
-	return isOwnPath(n.URI) && strings.Contains(n.URI, "?")
+	return isOwnPath(uri) && (own || strings.Contains(uri, "?"))
 }
 
 // asksForOwn reports whether a proxy asks for the error route's own page. A script behind FastCGI is also told the URL of the client.
@@ -366,18 +439,17 @@ func (n node) asksForOwn(own bool) bool {
 	if n.Transport.Protocol == protocolFastCGI && !isOwnPath(n.Transport.Env["REQUEST_URI"]) {
 		return false
 	}
-	return own || n.authenticates() || n.Rewrite.URI != "" && n.withURI(n.Rewrite.URI).rewritesToOwn(false)
+	if n.Rewrite == nil {
+		return own
+	}
+	text, _ := json.Marshal(n.Rewrite)
+	return rewritesToOwn(n.Rewrite.URI, string(text), own)
 }
 
-// authenticates reports whether a proxy only asks whether a request may go on, as forward_auth does, whose question keeps the
-// request's query.
+// authenticates reports whether a proxy only asks whether a request may go on, as forward_auth does. The question has the request's headers, and
+// its query.
 func (n node) authenticates() bool {
-	return n.Handler == "reverse_proxy" && n.Rewrite.Method == http.MethodGet && isOwnPath(n.Rewrite.URI)
-}
-
-func (n node) withURI(uri string) node {
-	n.URI = uri
-	return n
+	return n.Handler == "reverse_proxy" && n.Rewrite != nil && n.Rewrite.Method == http.MethodGet && isOwnPath(n.Rewrite.URI)
 }
 
 var placeholders = regexp.MustCompile(`\{[^"{}\s]+\}`)
@@ -386,8 +458,11 @@ var placeholders = regexp.MustCompile(`\{[^"{}\s]+\}`)
 var notOfClient = []string{"{http.error.", "{http.redlock.outcome}", "{http.redlock.rule}", "{env.", "{system."}
 
 // isOwnPath reports whether a client has no part in the path of a URI, nor in its query.
-func isOwnPath(uri string) bool {
-	return strings.HasPrefix(uri, "/") && !slices.ContainsFunc(placeholders.FindAllString(uri, -1), func(name string) bool {
+func isOwnPath(uri string) bool { return strings.HasPrefix(uri, "/") && !fromClient(uri) }
+
+// fromClient reports whether a text has a placeholder that may show something from a client.
+func fromClient(text string) bool {
+	return slices.ContainsFunc(placeholders.FindAllString(text, -1), func(name string) bool {
 		return !slices.ContainsFunc(notOfClient, func(known string) bool { return strings.HasPrefix(name, known) })
 	})
 }

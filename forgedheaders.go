@@ -39,10 +39,16 @@ func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
 func (a *App) stripAll(ctx caddy.Context, loading *caddyhttp.Server) {
 	if !a.strips[loading] {
 		a.strips[loading] = a.newForged().standBefore(loading, loading.Routes, isLoading(loading.Routes))
+		if loading.Errors != nil { // to which Caddy sends a request with a wrong host for its certificate at once
+			a.newForged().standBefore(loading, loading.Errors.Routes, isLoading(loading.Errors.Routes))
+		}
 	}
 	for _, server := range httpServers(ctx) {
 		if _, known := a.strips[server]; !known {
-			a.strips[server] = a.newForged().standBeforeOther(server)
+			a.strips[server] = a.newForged().standBeforeOther(server, server.Routes)
+			if server.Errors != nil {
+				a.newForged().standBeforeOther(server, server.Errors.Routes)
+			}
 		}
 	}
 }
@@ -85,21 +91,29 @@ func (a *App) newForged() *forgedHeaders { return &forgedHeaders{names: &a.ourHe
 // MatchWithError removes the headers. It decides nothing: in a set of its own it only matches where there is no other set.
 func (f *forgedHeaders) MatchWithError(r *http.Request) (bool, error) {
 	middleware.StripHeaders(r, *f.names...)
-	return f.sets == nil || len(*f.sets) == 1, nil
+	return f.alone(), nil
+}
+
+// alone reports whether no other matcher decides: it may have been added to a named route twice, for the error routes as well.
+func (f *forgedHeaders) alone() bool {
+	return f.sets == nil || !slices.ContainsFunc(*f.sets, func(set caddyhttp.MatcherSet) bool {
+		_, ours := set[0].(*forgedHeaders)
+		return !ours
+	})
 }
 
 // standBeforeOther is standBefore for a server that may be loaded already, or later, because a map has a random order. The result is the
 // same in both cases: a server without hosts whose first handler is no block of routes is left as it is.
-func (f *forgedHeaders) standBeforeOther(server *caddyhttp.Server) bool {
-	if len(server.Routes) == 0 {
+func (f *forgedHeaders) standBeforeOther(server *caddyhttp.Server, routes caddyhttp.RouteList) bool {
+	if len(routes) == 0 {
 		return true
 	}
-	if first := server.Routes[0]; len(first.MatcherSets) == 0 {
+	if first := routes[0]; len(first.MatcherSets) == 0 {
 		if nodes := nodesOf(first); len(nodes) == 0 || nodes[0].Handler != "subroute" && nodes[0].Handler != "invoke" {
 			return false
 		}
 	}
-	return f.standBefore(server, server.Routes[:1], isLoading(server.Routes))
+	return f.standBefore(server, routes[:1], isLoading(routes))
 }
 
 // standBefore makes the routes remove the headers before any of them sees a request. changeable says that a set of matchers can be

@@ -2,6 +2,9 @@ package caddyredlock_test
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -85,6 +88,34 @@ func TestForgedHeaders(t *testing.T) {
 			}
 		}
 	})
+	// Caddy sends a request with a host that isn't that of the TLS connection straight to the error routes.
+	certificate, key := writeCertificate(t)
+	for name, errors := range map[string]string{"": proxy, "invoked ": "invoke app\n"} {
+		for _, other := range []string{"", "at another port "} {
+			t.Run(other+name+"error route", func(t *testing.T) {
+				site := "&(app) {\n" + proxy + "}\nhttps://:PORT {\ntls " + certificate + " " + key + "\n"
+				if other == "" {
+					site += rules
+				} else {
+					site = "http://127.0.0.1:OTHER {\n" + rules + proxy + "}\n" + site + "handle /x {\n" + proxy + "}\n"
+				}
+				address := runForged(t, site+"handle {\ninvoke app\n}\nhandle_errors {\nhandle {\nrewrite * /e?\n"+errors+"}\n}\n}", "auto_https disable_redirects\n")
+				conn, err := tls.Dial("tcp", address, &tls.Config{ServerName: "localhost", InsecureSkipVerify: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a := sendForgedTo(t, conn, "/login"); a.Header["Forged"] != nil || a.Header.Get("Kept") != "1" {
+					t.Errorf("status %d; forged %v has come through; trailer %q", a.StatusCode, a.Header["Forged"], a.Header.Get("Kept"))
+				}
+				if conn, err = tls.Dial("tcp", address, &tls.Config{ServerName: "shop.example", InsecureSkipVerify: true}); err != nil {
+					t.Fatal(err)
+				}
+				if a := sendForgedTo(t, conn, "/login"); a.StatusCode != http.StatusOK || a.Header["Forged"] != nil || a.Header.Get("Kept") != "1" {
+					t.Errorf("with its host: status %d; forged %v has come through; trailer %q", a.StatusCode, a.Header["Forged"], a.Header.Get("Kept"))
+				}
+			})
+		}
+	}
 	t.Run("without a rule", func(t *testing.T) {
 		a := sendForged(t, runForged(t, "SITE {\n"+proxy+"}"), "/")
 		if names := a.Header["Forged"]; !slices.Contains(names, "Fencing-Token") || a.Header.Get("Kept") != "1" {
@@ -97,7 +128,7 @@ func runForged(t *testing.T, config string, options ...string) (address string) 
 	t.Helper()
 	port := fmt.Sprint(redistest.FreePort(t))
 	config = strings.NewReplacer("SITE", "http://:"+port, "PORT", port, "OTHER", fmt.Sprint(redistest.FreePort(t)), "NONE", fmt.Sprint(redistest.FreePort(t))).Replace(config)
-	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nadmin off\ndefault_bind 127.0.0.1\npersist_config off\nstorage_clean_interval off\nservers {\nexpected_underscore_headers Redlock_Slot\n}\n"+strings.Join(options, "")+"}\n"+config), nil)
+	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("{\nadmin off\ndefault_bind 127.0.0.1\npersist_config off\nstorage_clean_interval off\nservers {\nexpected_underscore_headers Redlock_Slot\nstrict_sni_host on\nprotocols h1 h2\n}\n"+strings.Join(options, "")+"}\n"+config), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +146,32 @@ func sendForged(t *testing.T, address, path string) *http.Response {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return sendForgedTo(t, conn, path)
+}
+
+// writeCertificate writes one that httptest has for its servers.
+func writeCertificate(t *testing.T) (certificate, key string) {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	private, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, kind string, bytes []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	return write("certificate.pem", "CERTIFICATE", server.Certificate().Raw), write("key.pem", "PRIVATE KEY", private)
+}
+
+func sendForgedTo(t *testing.T, conn net.Conn, path string) *http.Response {
+	t.Helper()
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: shop.example\r\nFencing-Token: 9\r\nfencing-token: 9\r\nRedlock_Slot: 9\r\nRedlock-Key: 9\r\nX-FENCE: 9\r\n"+
+	_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: shop.example\r\nFencing-Token: 9\r\nfencing-token: 9\r\nRedlock_Slot: 9\r\nRedlock-Key: 9\r\nX-FENCE: 9\r\n"+
 		"X~Fence: 9\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Fencing-Token\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\nFencing-Token: 99\r\nRedlock-Slot: 99\r\n\r\n", path)
 	if err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func excludes(matcher any, r *http.Request) bool {
 	case *caddyhttp.MatchPath:
 		return !slices.ContainsFunc(*matcher, func(pattern string) bool { return middleware.Mentions(r, firstWord(pattern)) })
 	case *forgedHeaders:
-		return matcher.sets != nil && len(*matcher.sets) > 1 // it leaves the decision to the others
+		return !matcher.alone() // it leaves the decision to the others
 	case *caddyhttp.MatchNot:
 		return slices.ContainsFunc(matcher.MatcherSets, func(set caddyhttp.MatcherSet) bool {
 			if len(set) != 1 {

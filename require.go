@@ -66,7 +66,14 @@ func (q *Require) Provision(ctx caddy.Context) (err error) {
 		return nil
 	}
 	app.(*App).stripAll(ctx, server)
-	for _, a := range coverageOf(ctx, server) {
+	all, sites := coverageOf(ctx, server)
+	if err := checkRules(sites); err != nil {
+		return fmt.Errorf("redlock_require: %w", err)
+	}
+	for _, a := range all {
+		if a.site.has && a.by == nil && a.authenticates {
+			return fmt.Errorf("redlock_require: %s, as of forward_auth, asks its upstream with the query and the headers of the client: put redlock_guard before it, or redlock_require (docs/keys.md#redlock_require)", a)
+		}
 		if a.site.has && a.by == nil {
 			return fmt.Errorf("redlock_require: %s serves requests that may change something, and stands behind no redlock_require: put one before it, in the same block; "+
 				"or, if it is another module's handler that only passes requests on: harmless %s (docs/keys.md#redlock_require)", a, a.handler)
@@ -154,17 +161,51 @@ func (q *Require) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // covered is a handler that may act, and what stands before it.
 type covered struct {
-	site    *coveredSite
-	errors  bool // it serves errors
-	handler string
-	by      *Require // that stands before it; nil for none
-	rules   []string // that may have taken a request before it
+	site          *coveredSite
+	errors        bool // it serves errors
+	handler       string
+	authenticates bool
+	by            *Require           // that stands before it; nil for none
+	rules         []*middleware.Rule // that may have taken a request before it
 }
 
 type coveredSite struct {
 	host     string
 	has      bool // a redlock_require
 	harmless []string
+	all      []covered // each redlock_require
+}
+
+// checkRules returns an error if a redlock_require names a rule that stands nowhere before it, or if it names none and so takes the lock of a rule
+// whose key has nothing to do with what is asked for: that of a customer, for one, where the rule of the order has missed the request.
+func checkRules(sites []*coveredSite) error {
+	known := make(map[string]bool) // whether a rule has the name
+	for _, site := range sites {
+		for _, a := range site.all {
+			for _, name := range a.by.Rules {
+				known[name] = known[name] || slices.Contains(namesOf(a.rules), name)
+			}
+			if rules := slices.DeleteFunc(slices.Clone(a.rules), func(rule *middleware.Rule) bool { return !locksAlone(rule) }); len(a.by.Rules) == 0 && len(rules) > 1 {
+				return fmt.Errorf("%s: the rules %s stand before it, and a client may choose the key of one to miss another: name those whose locks suffice, each alone, as in redlock_require %s (docs/keys.md#redlock_require)",
+					cmp.Or(site.host, "any host"), strings.Join(namesOf(rules), ", "), namesOf(rules)[0])
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if !known[name] {
+			return fmt.Errorf("no rule of the name %s stands before it", name)
+		}
+	}
+	return nil
+}
+
+// locksAlone reports whether a rule has a key that one request holds at a time.
+func locksAlone(rule *middleware.Rule) bool {
+	keys := len(rule.Keys)
+	if preset, err := middleware.LookupPreset(rule.Preset); keys == 0 && err == nil && preset.Key != "" {
+		keys = 1
+	}
+	return keys > 0 && (len(rule.Concurrency) == 0 || slices.Contains(rule.Concurrency, 1))
 }
 
 // String names the handler.
@@ -178,7 +219,7 @@ func (a covered) String() string {
 
 // coverageOf returns the handlers of a server that may act, for each kind of host. An error route may serve a page of its own. What stands before a
 // handler in another block doesn't count, nor what has a matcher.
-func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered) {
+func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered, sites []*coveredSite) {
 	w := walk{server: server}
 	var errorRoutes caddyhttp.RouteList
 	if server.Errors != nil {
@@ -187,8 +228,10 @@ func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered) {
 	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
 	for _, host := range hostsOf(slices.Concat(primary, failed)) {
 		site := &coveredSite{host: host}
-		find := func(n node, _ progress) {
+		sites = append(sites, site)
+		find := func(n node, now progress) {
 			if n.required != nil {
+				site.all = append(site.all, covered{by: n.required, rules: now.rules})
 				site.has, site.harmless = true, append(site.harmless, n.required.Harmless...)
 			}
 		}
@@ -196,16 +239,16 @@ func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered) {
 		w.through(reached(failed, host), progress{}, find)
 		add := func(errors bool) func(n node, now progress) {
 			return func(n node, now progress) {
-				if errors && !n.actsOn(now.own) || !n.actsOn(false) && (n.Handler != "reverse_proxy" || n.authenticates()) || slices.Contains(site.harmless, n.Handler) {
+				if errors && !n.actsOn(now.own) || !n.actsOn(false) && n.Handler != "reverse_proxy" || n.authenticates() && now.guarded || slices.Contains(site.harmless, n.Handler) {
 					return
 				}
-				all = append(all, covered{site, errors, cmp.Or(n.Handler, "a handler"), now.required, now.rules})
+				all = append(all, covered{site, errors, cmp.Or(n.Handler, "a handler"), n.authenticates(), now.required, now.rules})
 			}
 		}
 		w.through(reached(primary, host), progress{}, add(false))
 		w.through(reached(failed, host), progress{}, add(true))
 	}
-	return all
+	return all, sites
 }
 
 // writeCoverage prints what of a configuration may act, and what stands before it.
@@ -222,7 +265,8 @@ func writeCoverage(configuration []byte, out io.Writer) error {
 	}
 	servers := parsed.Apps.HTTP.Servers
 	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		for _, a := range coverageOf(caddy.Context{}, servers[name]) {
+		all, _ := coverageOf(caddy.Context{}, servers[name])
+		for _, a := range all {
 			if _, err := fmt.Fprintf(out, "%s %s\n          %s\n", strings.Join(servers[name].Listen, " "), a, a.says()); err != nil {
 				return err
 			}
@@ -235,7 +279,7 @@ func writeCoverage(configuration []byte, out io.Writer) error {
 func (a covered) says() string {
 	rules := "no rule"
 	if len(a.rules) > 0 {
-		rules = "the rules " + strings.Join(a.rules, ", ")
+		rules = "the rules " + strings.Join(slices.Sorted(slices.Values(namesOf(a.rules))), ", ")
 	}
 	if a.by == nil {
 		return "OPEN: " + rules + " and no redlock_require before it: a request that no matcher takes comes to it"

@@ -42,7 +42,9 @@ var shapes = []shape{
 	{"error route with a page", "RULE redlock_require\nBACKEND handle_errors {\nrewrite * /errors/{err.status_code}.html?\nBACKEND}\n", "", "", "unlocked"},
 	{"error route with one", "RULE redlock_require\nBACKEND handle_errors {\nrewrite * /errors?\nredlock_require\nBACKEND}\n", "", "", "unlocked"},
 	{"handle_path", "handle_path /api/* {\nRULE redlock_require\nBACKEND}\nredlock_require\nRULE BACKEND", "", "", "unlocked"},
-	{"middlewares", "forward_auth UPSTREAM {\nuri /auth\n}\nencode\ntemplates\nRULE redlock_require\nBACKEND", "", "", "unlocked"},
+	{"question before the rule", "forward_auth UPSTREAM {\nuri /auth?\n}\nRULE redlock_require\nBACKEND", "put redlock_guard before it", "", ""},
+	{"question behind", "route {\nRULE redlock_require\nforward_auth UPSTREAM {\nuri /auth\n}\nBACKEND}\n", "", "", "unlocked"},
+	{"middlewares", "redlock_guard\nforward_auth UPSTREAM {\nuri /auth\n}\nencode\ntemplates\nRULE redlock_require\nBACKEND", "", "", "unlocked"},
 	{"intercept in front", "route {\nintercept {\n@e status 404\nhandle_response @e {\nBACKEND}\n}\nredlock_require\nBACKEND}\n", "any host: reverse_proxy", "", ""},
 	{"intercept behind", "RULE redlock_require\nroute {\nintercept {\n@e status 404\nhandle_response @e {\nBACKEND}\n}\nBACKEND}\n", "", "", "unlocked"},
 	{"response of a proxy", "route {\nreverse_proxy UPSTREAM {\n@e status 404\nhandle_response @e {\nRULE redlock_require\nBACKEND}\n}\n}\n", "any host: reverse_proxy", "", ""},
@@ -52,7 +54,12 @@ var shapes = []shape{
 	{"a named rule", "redlock /orders/* order:{path.1:int} {\nname order\nkey_header Redlock-Key\n}\nredlock {\nidempotency_key optional\nscope off\nname once\n}\nredlock_require order\nBACKEND", "", "", "unlocked"},
 	{"exception that is rewritten", "RULE redlock_require {\nexcept /cart/add\n}\nhandle /cart/add {\nrewrite * /later\nBACKEND}\nBACKEND", "", "", "served"},
 	{"replays", "redlock /orders/* order:{path.1:int} {\nidempotency_key optional\nremember 1m\nscope off\nkey_header Redlock-Key\n}\nredlock_require\nBACKEND", "", "", "unlocked"},
-	{"nested rules", "RULE redlock /orders/* other:{query.x} {\non_missing_key pass\n}\nredlock_require\nBACKEND", "", "", "unlocked"},
+	{"nested rules", "RULE redlock /orders/* other:{query.x} {\non_missing_key pass\n}\nredlock_require order:{path.1:int}\nBACKEND", "", "", "unlocked"},
+	{"a key of the client's choice", "RULE redlock customer:{header.X-Customer:id} {\non_missing_key pass\n}\nredlock_require\nBACKEND", "any host: the rules order:{path.1:int}, customer:{header.X-Customer:id} stand before it", "", ""},
+	{"a preset beside it", "RULE redlock {\npreset stripe\nverify stripe x\n}\nredlock_require\nBACKEND", "stand before it", "", ""},
+	{"rules in blocks of their own", "handle /carts/* {\nredlock cart:{path.0:int}\nredlock_require\nBACKEND}\nhandle {\nRULE redlock_require\nBACKEND}\n", "", "", "unlocked"},
+	{"slots beside it", "RULE redlock backend {\nconcurrency 20\n}\nredlock_require\nBACKEND", "", "", "unlocked"},
+	{"a name of no rule", "RULE redlock_require oder\nBACKEND", "no rule of the name oder stands before it", "", ""},
 	{"PHP", "RULE redlock_require\nphp_fastcgi 127.0.0.1:1\n", "", "served", "unlocked"},
 	{"another module", "route {\nRULE acme_server\nredlock_require\nBACKEND}\n", "any host: acme_server", "", ""},
 	{"another module, named", "route {\nRULE acme_server\nredlock_require {\nharmless acme_server\n}\nBACKEND}\n", "", "", "unlocked"},
@@ -173,9 +180,9 @@ func TestRequireAttacked(t *testing.T) {
 	defer backend.Close()
 	upstream := backend.Listener.Addr().String()
 	for name, site := range map[string]string{
-		"all": requireRule + "redlock /tickets/* ticket:{path.1:int} {\nkey_header Redlock-Key\n}\nredlock_require {\nall\nexcept /login\nexcept GET HEAD /cart/*?page\n}\nreverse_proxy " + upstream,
+		"all": requireRule + "redlock /tickets/* ticket:{path.1:int} {\nkey_header Redlock-Key\n}\nredlock_require order:{path.1:int} ticket:{path.1:int} {\nall\nexcept /login\nexcept GET HEAD /cart/*?page\n}\nreverse_proxy " + upstream,
 		"broad": "@pay {\nnot method GET HEAD OPTIONS\npath /orders*\n}\nredlock @pay order:{path.1:int} {\non_missing_key pass\nkey_header Redlock-Key\n}\n" +
-			"redlock /tickets/* ticket:{path.1:int} {\nkey_header Redlock-Key\n}\nredlock {\nidempotency_key optional\nscope off\n}\nredlock_require {\nexcept /login\n}\nreverse_proxy " + upstream,
+			"redlock /tickets/* ticket:{path.1:int} {\nkey_header Redlock-Key\n}\nredlock {\nidempotency_key optional\nscope off\n}\nredlock_require order:{path.1:int} ticket:{path.1:int} {\nexcept /login\n}\nreverse_proxy " + upstream,
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := runForged(t, "SITE {\n"+site+"\n}")

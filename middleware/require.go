@@ -16,7 +16,9 @@ import (
 
 // Requirement says which requests need the lock of a rule. The zero value has the defaults.
 type Requirement struct {
-	// The names of the rules whose locks count. Default: each rule with a key that one request holds at a time.
+	// The names of the rules whose locks count, each alone. Default: each rule with a key that one request holds at a time.
+	//
+	// Name them where a request may come through a rule whose key the client chooses, such as that of a header.
 	Rules []string `json:"rules,omitempty"`
 	// What needs no lock: `/login /cart/*`, or `GET HEAD /orders/*?page,limit` for these methods alone. A path is taken as it is written, with no
 	// other parameters in its query than those that are named.
