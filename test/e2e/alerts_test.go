@@ -229,7 +229,7 @@ func TestAlerts(t *testing.T) {
 	ill, urls := authority.Start(1)
 	certificate, key := authority.Issue("client")
 	network := redistest.NewForwarder(t, address(strings.TrimPrefix(urls[0], "rediss://")))
-	far := runCaddy(t, caddyfile("redlock {\nmasters rediss://"+network.Addr()+"\ntimeout 50ms\ntls {\ntrust_pool file "+authority.File+"\nclient_auth "+certificate+" "+key+"\n}\n}", "redlock key\nrespond hello"))
+	far := runCaddy(t, caddyfile("redlock {\nmasters rediss://"+network.Addr()+"\ntimeout 50ms\ntls {\ntrust_pool file "+authority.File+"\nclient_auth "+certificate+" "+key+"\n}\n}", "redlock /locked key\nredlock_require\nrespond hello"))
 	targets := []string{strings.TrimPrefix(c.admin, "http://"), strings.TrimPrefix(far.admin, "http://")}
 	p := runPrometheus(t, targets)
 	native := runPrometheus(t, targets, "--enable-feature", "native-histograms") // in place of the classic ones
@@ -241,6 +241,7 @@ func TestAlerts(t *testing.T) {
 	p.requireFired(t, "RedlockDisagreement", "about=max_ttl", "")
 
 	p.requireFired(t, "RedlockRefusals", "rule=nokey", c.url+"/nokey/1")
+	p.requireFired(t, "RedlockUnlocked", "job=caddy", far.url+"/forgotten")
 	p.requireFired(t, "RedlockMastersFar", instance, "")
 
 	for range 4 { // each time it must work for longer before it is up again
