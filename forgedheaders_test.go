@@ -183,3 +183,18 @@ func sendForgedTo(t *testing.T, conn net.Conn, path string) *http.Response {
 	_ = a.Body.Close()
 	return a
 }
+
+// Where each rule has a key_header of its own, an action finds no locked value of another rule.
+func TestKeyHeaderOfEachRule(t *testing.T) {
+	var seen http.Header
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = r.Header }))
+	defer backend.Close()
+	rule := func(name string) string {
+		return "redlock /" + name + "s/* " + name + ":{path.1:int} {\nkey_header Locked-" + name + "\n}\n"
+	}
+	address := runForged(t, "SITE {\n"+rule("order")+rule("ticket")+"reverse_proxy "+backend.Listener.Addr().String()+"\n}\n")
+	sendRaw(t, address, "POST /tickets/42 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Original-URL: /orders/42\r\nLocked-Order: {\"path.1\":[\"42\"]}\r\nContent-Length: 0\r\n\r\n")
+	if seen.Get("Locked-Ticket") != `{"path.1":["42"]}` || seen.Get("Locked-Order") != "" {
+		t.Error(seen)
+	}
+}
