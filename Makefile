@@ -181,7 +181,7 @@ images: build redis-server ### Record the terminal in README, draw the results o
 	cd console/browsertest && PICTURE=$(abspath docs/images/console.png) go test -count 1 -run '^TestPicture$$' .
 
 lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example (lint-modules has the modules beside this one)
-	@test -z "$$(gofmt -s -l . | tee /dev/stderr)" || { echo 'run gofmt -s -w on these files' >&2; exit 1; }
+	@test -z "$$(gofmt -s -l . | tee -a /dev/stderr)" || { echo 'run gofmt -s -w on these files' >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod tidy -diff
