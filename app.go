@@ -99,6 +99,7 @@ type App struct {
 	ourHeaders []string                   // the headers that rules set, and that no client may set
 	strips     map[*caddyhttp.Server]bool // whether our headers are removed from each request of a server
 	checked    map[*caddyhttp.Server]bool // the servers whose routes checkServer has accepted
+	covered    map[*caddyhttp.Server]bool // the servers whose routes checkCoverage has accepted
 }
 
 // UnmarshalJSON reads the settings as a Handler does.
@@ -125,7 +126,7 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // validated, or another part of it refused.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.share = new(share)
-	a.strips, a.checked = make(map[*caddyhttp.Server]bool), make(map[*caddyhttp.Server]bool)
+	a.strips, a.checked, a.covered = make(map[*caddyhttp.Server]bool), make(map[*caddyhttp.Server]bool), make(map[*caddyhttp.Server]bool)
 	a.ctx = ctx
 	if err := a.provision(ctx); err != nil {
 		return a.Source.at(err)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/http"
 	"regexp"
 	"slices"
@@ -22,21 +23,15 @@ import (
 // checkServer returns an error if a request that a rule has refused, or that has failed behind one, may be served all the same: an error
 // route or an intercept around the rule runs without the lock.
 func checkServer(ctx caddy.Context, server *caddyhttp.Server) error {
-	w := walk{server: server}
-	var errorRoutes caddyhttp.RouteList
-	if server.Errors != nil {
-		errorRoutes = server.Errors.Routes
-	}
-	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
-	for _, host := range hostsOf(slices.Concat(primary, failed)) {
-		w := w.refusedBy(reached(primary, host))
-		has, _, around := w.rules(reached(primary, host), "")
+	for h := range hostsOf(ctx, server) {
+		w := walk{server: server}.refusedBy(h.routes)
+		has, _, around := w.rules(h.routes, "")
 		if !has {
 			continue
 		}
-		where := cmp.Or(host, "any host")
+		where := h.String()
 		if around == "" {
-			around, _ = w.acting(reached(failed, host), progress{})
+			around, _ = w.acting(h.errors, progress{})
 			where = "handle_errors for " + where
 		}
 		if around != "" {
@@ -87,14 +82,33 @@ func sitesOf(ctx caddy.Context, routes caddyhttp.RouteList) (sites []site) {
 	return sites
 }
 
-// hostsOf returns a name for each kind of host that the sites tell apart; "" is a host that none of them names.
-func hostsOf(sites []site) []string {
-	hosts := []string{""}
-	for _, s := range sites {
-		hosts = append(hosts, s.hosts...)
+// host is a kind of host that the routes of a server tell apart, and the routes that a request for it comes to.
+type host struct {
+	name           string // "" for a host that no route names
+	routes, errors caddyhttp.RouteList
+}
+
+func (h host) String() string { return cmp.Or(h.name, "any host") }
+
+// hostsOf yields all kinds of hosts of a server.
+func hostsOf(ctx caddy.Context, server *caddyhttp.Server) iter.Seq[host] {
+	var errorRoutes caddyhttp.RouteList
+	if server.Errors != nil {
+		errorRoutes = server.Errors.Routes
 	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
+	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
+	names := []string{""}
+	for _, s := range slices.Concat(primary, failed) {
+		names = append(names, s.hosts...)
+	}
+	slices.Sort(names)
+	return func(yield func(host) bool) {
+		for _, name := range slices.Compact(names) {
+			if !yield(host{name, reached(primary, name), reached(failed, name)}) {
+				return
+			}
+		}
+	}
 }
 
 // reached returns the routes that a request for a host comes to.

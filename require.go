@@ -65,17 +65,34 @@ func (q *Require) Provision(ctx caddy.Context) (err error) {
 	if !ok {
 		return nil
 	}
-	app.(*App).stripAll(ctx, server)
+	return app.(*App).registerRequire(ctx, server)
+}
+
+// registerRequire makes Caddy remove our headers from every request. For the first redlock_require of a server, it also checks the server's routes.
+func (a *App) registerRequire(ctx caddy.Context, server *caddyhttp.Server) error {
+	if !a.covered[server] {
+		if err := checkCoverage(ctx, server); err != nil {
+			return fmt.Errorf("redlock_require: %w", err)
+		}
+		a.covered[server] = true
+	}
+	a.stripAll(ctx, server)
+	return nil
+}
+
+// checkCoverage returns an error if a site with a redlock_require has a handler that may act and stands behind none.
+func checkCoverage(ctx caddy.Context, server *caddyhttp.Server) error {
 	all, sites := coverageOf(ctx, server)
 	if err := checkRules(sites); err != nil {
-		return fmt.Errorf("redlock_require: %w", err)
+		return err
 	}
 	for _, a := range all {
-		if a.site.has && a.by == nil && a.authenticates {
-			return fmt.Errorf("redlock_require: %s, as of forward_auth, asks its upstream with the query and the headers of the client: put redlock_guard before it, or redlock_require (docs/keys.md#redlock_require)", a)
-		}
-		if a.site.has && a.by == nil {
-			return fmt.Errorf("redlock_require: %s serves requests that may change something, and stands behind no redlock_require: put one before it, in the same block; "+
+		switch {
+		case len(a.site.requires) == 0 || a.by != nil:
+		case a.authenticates:
+			return fmt.Errorf("%s, as of forward_auth, asks its upstream with the query and the headers of the client: put redlock_guard before it, or redlock_require (docs/keys.md#redlock_require)", a)
+		default:
+			return fmt.Errorf("%s serves requests that may change something, and stands behind no redlock_require: put one before it, in the same block; "+
 				"or, if it is another module's handler that only passes requests on: harmless %s (docs/keys.md#redlock_require)", a, a.handler)
 		}
 	}
@@ -170,10 +187,13 @@ type covered struct {
 }
 
 type coveredSite struct {
-	host     string
-	has      bool // a redlock_require
-	harmless []string
-	all      []covered // each redlock_require
+	host
+	requires []covered // each redlock_require of the site, and the rules before it
+}
+
+// harmless reports whether a redlock_require of the site names a handler as one that only passes requests on.
+func (s *coveredSite) harmless(handler string) bool {
+	return slices.ContainsFunc(s.requires, func(a covered) bool { return slices.Contains(a.by.Harmless, handler) })
 }
 
 // checkRules returns an error if a redlock_require names a rule that stands nowhere before it, or if it names none and so takes the lock of a rule
@@ -181,13 +201,13 @@ type coveredSite struct {
 func checkRules(sites []*coveredSite) error {
 	known := make(map[string]bool) // whether a rule has the name
 	for _, site := range sites {
-		for _, a := range site.all {
+		for _, a := range site.requires {
 			for _, name := range a.by.Rules {
 				known[name] = known[name] || slices.Contains(namesOf(a.rules), name)
 			}
 			if rules := slices.DeleteFunc(slices.Clone(a.rules), func(rule *middleware.Rule) bool { return !locksAlone(rule) }); len(a.by.Rules) == 0 && len(rules) > 1 {
 				return fmt.Errorf("%s: the rules %s stand before it, and a client may choose the key of one to miss another: name those whose locks suffice, each alone, as in redlock_require %s (docs/keys.md#redlock_require)",
-					cmp.Or(site.host, "any host"), strings.Join(namesOf(rules), ", "), namesOf(rules)[0])
+					site, strings.Join(namesOf(rules), ", "), namesOf(rules)[0])
 			}
 		}
 	}
@@ -210,7 +230,7 @@ func locksAlone(rule *middleware.Rule) bool {
 
 // String names the handler.
 func (a covered) String() string {
-	where := cmp.Or(a.site.host, "any host")
+	where := a.site.String()
 	if a.errors {
 		where += ": handle_errors"
 	}
@@ -221,32 +241,26 @@ func (a covered) String() string {
 // handler in another block doesn't count, nor what has a matcher.
 func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered, sites []*coveredSite) {
 	w := walk{server: server}
-	var errorRoutes caddyhttp.RouteList
-	if server.Errors != nil {
-		errorRoutes = server.Errors.Routes
-	}
-	primary, failed := sitesOf(ctx, server.Routes), sitesOf(ctx, errorRoutes)
-	for _, host := range hostsOf(slices.Concat(primary, failed)) {
-		site := &coveredSite{host: host}
+	for h := range hostsOf(ctx, server) {
+		site := &coveredSite{host: h}
 		sites = append(sites, site)
 		find := func(n node, now progress) {
 			if n.required != nil {
-				site.all = append(site.all, covered{by: n.required, rules: now.rules})
-				site.has, site.harmless = true, append(site.harmless, n.required.Harmless...)
+				site.requires = append(site.requires, covered{by: n.required, rules: now.rules})
 			}
 		}
-		w.through(reached(primary, host), progress{}, find)
-		w.through(reached(failed, host), progress{}, find)
+		w.through(h.routes, progress{}, find)
+		w.through(h.errors, progress{}, find)
 		add := func(errors bool) func(n node, now progress) {
 			return func(n node, now progress) {
-				if errors && !n.actsOn(now.own) || !n.actsOn(false) && n.Handler != "reverse_proxy" || n.authenticates() && now.guarded || slices.Contains(site.harmless, n.Handler) {
+				if errors && !n.actsOn(now.own) || !n.actsOn(false) && n.Handler != "reverse_proxy" || n.authenticates() && now.guarded || site.harmless(n.Handler) {
 					return
 				}
 				all = append(all, covered{site, errors, cmp.Or(n.Handler, "a handler"), n.authenticates(), now.required, now.rules})
 			}
 		}
-		w.through(reached(primary, host), progress{}, add(false))
-		w.through(reached(failed, host), progress{}, add(true))
+		w.through(h.routes, progress{}, add(false))
+		w.through(h.errors, progress{}, add(true))
 	}
 	return all, sites
 }

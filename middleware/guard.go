@@ -138,9 +138,7 @@ func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Ref
 	refusal.Turn.Rule, refusal.Turn.Detail = c.Name, err.Error()
 	c.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
 	c.observeDone(OutcomeUnclearTarget, 0)
-	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
-		note.set(&refusal.Turn)
-	}
+	refusal.Turn.noteIn(r.Context())
 	return refusal
 }
 

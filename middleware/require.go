@@ -108,9 +108,7 @@ func (q *Required) Check(r *http.Request) *Refusal {
 		return nil
 	}
 	q.rule.observeDone(refusal.Turn.Outcome, 0)
-	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
-		note.set(&refusal.Turn)
-	}
+	refusal.Turn.noteIn(r.Context())
 	return refusal
 }
 

@@ -36,9 +36,7 @@ func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *htt
 	req.turn.keyed, req.turn.dryRun = s.rule.derive != nil, s.rule.DryRun
 	req.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
 	defer req.observeUnlocked()
-	if note, ok := r.Context().Value(noteKey{}).(*note); ok {
-		defer note.set(&req.turn)
-	}
+	defer req.turn.noteIn(r.Context())
 	if body := req.receive(); body != nil {
 		defer body.end()
 	}

@@ -114,6 +114,13 @@ type note struct{ turn atomic.Pointer[Turn] } // atomic because a handler may ou
 
 type noteKey struct{}
 
+// noteIn tells NoteTurn of the turn, if it waits for one.
+func (t *Turn) noteIn(ctx context.Context) {
+	if note, ok := ctx.Value(noteKey{}).(*note); ok {
+		note.set(t)
+	}
+}
+
 // NoteTurn is for a middleware around this one, such as an access log. For a request with the returned context, the function returns the turn once
 // the request has been served or refused. With nested rules, it is the turn of the innermost rule that the request has reached, or of a rule around
 // it that has lost its lock. It reports false for a request that has reached no rule.

@@ -144,11 +144,11 @@ func (v *View) mayRemember(fence uint64) (which []*redlock.MasterError, remember
 
 type operatorKey struct{}
 
-// maxOperator bounds the bytes of the name given to AskedBy, because the masters keep it.
+// maxOperator bounds the bytes of the name that operator returns, because the masters keep it.
 const maxOperator = 200
 
-// AskedBy says who asks for a Force with this context, in the caller's words, such as a name and an address. The holder's log has it, after the
-// instance of the process that was asked. It is cut after 200 bytes.
+// AskedBy returns a context for Force that says, in the caller's words, who asks for it, such as a name and an address. The holder's log has these
+// words, after the instance of the process that runs Force. Both together are cut after 200 bytes.
 func AskedBy(ctx context.Context, who string) context.Context {
 	return context.WithValue(ctx, operatorKey{}, who)
 }
