@@ -170,18 +170,27 @@ func writeCertificate(t *testing.T) (certificate, key string) {
 
 func sendForgedTo(t *testing.T, conn net.Conn, path string) *http.Response {
 	t.Helper()
-	defer conn.Close()
-	_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: shop.example\r\nFencing-Token: 9\r\nfencing-token: 9\r\nRedlock_Slot: 9\r\nRedlock-Key: 9\r\nX-FENCE: 9\r\n"+
-		"X~Fence: 9\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Fencing-Token\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\nFencing-Token: 99\r\nRedlock-Slot: 99\r\n\r\n", path)
+	a, err := exchange(t, conn, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: shop.example\r\nFencing-Token: 9\r\nfencing-token: 9\r\nRedlock_Slot: 9\r\nRedlock-Key: 9\r\nX-FENCE: 9\r\n"+
+		"X~Fence: 9\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum, Fencing-Token\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\nFencing-Token: 99\r\nRedlock-Slot: 99\r\n\r\n", path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = a.Body.Close()
 	return a
+}
+
+// exchange sends a request as it is written, and closes the connection.
+func exchange(t *testing.T, conn net.Conn, request string) (*http.Response, error) {
+	t.Helper()
+	defer conn.Close()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	method, _, _ := strings.Cut(request, " ")
+	a, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err == nil {
+		_ = a.Body.Close()
+	}
+	return a, err
 }
 
 // Where each rule has a key_header of its own, an action finds no locked value of another rule.

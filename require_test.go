@@ -1,7 +1,6 @@
 package caddyredlock_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -290,16 +289,10 @@ func sendRaw(t *testing.T, address, request string) *http.Response {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	if _, err = io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
-	method, _, _ := strings.Cut(request, " ")
-	a, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	a, err := exchange(t, conn, request)
 	if err != nil {
 		return &http.Response{Header: make(http.Header)} // refused before any handler
 	}
-	_ = a.Body.Close()
 	return a
 }
 

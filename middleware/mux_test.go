@@ -12,7 +12,7 @@ import (
 // A route that may change something isn't registered unless somebody has decided whether it needs a lock.
 func TestMux(t *testing.T) {
 	t.Parallel()
-	rule := middleware.New(inMemory(t), "order:{path}", middleware.Rule{})
+	rule := middleware.New(newLocker(t, live), "order:{path}", middleware.Rule{})
 	plain := http.HandlerFunc(served)
 	logged := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(w, r) })

@@ -15,17 +15,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// inMemory returns a Locker without servers.
-func inMemory(t *testing.T) *redlock.Locker {
-	t.Helper()
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
-	return locker
-}
-
 func required(t *testing.T, want middleware.Requirement, next http.HandlerFunc) http.Handler {
 	t.Helper()
 	q, err := middleware.NewRequired(middleware.Rule{Logger: slog.New(slog.DiscardHandler)}, want)
@@ -73,7 +62,7 @@ func ask(t *testing.T, h http.Handler, request string) (got string, w *httptest.
 // Each kind of rule, inside of a router that misses what it misses.
 func TestRequire(t *testing.T) {
 	t.Parallel()
-	locker := inMemory(t)
+	locker := newLocker(t, live)
 	site := func(want middleware.Requirement) http.Handler {
 		app := required(t, want, served)
 		mux := http.NewServeMux()
@@ -154,7 +143,7 @@ func TestRequire(t *testing.T) {
 // What a client has forged doesn't get through, and what a rule has set does.
 func TestRequireStripsForged(t *testing.T) {
 	t.Parallel()
-	locker := inMemory(t)
+	locker := newLocker(t, live)
 	app := required(t, middleware.Requirement{}, served)
 	inner := middleware.New(locker, "inner:{header.X-Order}", middleware.Rule{OnMissingKey: middleware.Pass})(app)
 	nested := middleware.New(locker, "outer:{path}", middleware.Rule{FenceHeader: "X-Other-Fence"})(inner)
@@ -185,7 +174,7 @@ func TestRequireLost(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			app.ServeHTTP(w, r)
 		})
-		h := middleware.New(inMemory(t), "order:{path}", middleware.Rule{MaxHold: time.Second})(slow)
+		h := middleware.New(newLocker(t, live), "order:{path}", middleware.Rule{MaxHold: time.Second})(slow)
 		if got, w := ask(t, h, "POST /o"); n != 0 || got != "500 lost" {
 			t.Errorf("served %d times, %s: %s", n, got, w.Body)
 		}

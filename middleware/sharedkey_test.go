@@ -6,17 +6,12 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // A rule writes values in one spelling; others, such as redlock run, lock the text that they are given: docs/keys.md says what to write.
 func TestKeyOfAnother(t *testing.T) {
 	t.Parallel()
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
+	locker := newLocker(t, live)
 	handler := middleware.New(locker, "Order:{header.X}", middleware.Rule{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for key, status := range map[string]int{"Order:A/7": http.StatusOK, "Order:a%2F7": http.StatusLocked, "order:a%2F7": http.StatusOK} {
 		lock, err := locker.Lock(t.Context(), key)
