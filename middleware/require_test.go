@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 func required(t *testing.T, want middleware.Requirement, next http.HandlerFunc) http.Handler {
@@ -189,12 +188,7 @@ func TestRequireLost(t *testing.T) {
 // Masters that don't answer are no reason to refuse what a rule passes.
 func TestRequireNoQuorum(t *testing.T) {
 	t.Parallel()
-	locker, err := redlock.Open([]string{"redis://127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
-	h := middleware.New(locker, "order:{path}", middleware.Rule{OnNoQuorum: middleware.Pass})(required(t, middleware.Requirement{}, served))
+	h := middleware.New(newLocker(t, dead), "order:{path}", middleware.Rule{OnNoQuorum: middleware.Pass})(required(t, middleware.Requirement{}, served))
 	if got, _ := ask(t, h, "POST /o"); got != "202" {
 		t.Error(got)
 	}
