@@ -197,7 +197,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 	}
 	long := newLocker(t, urls, append(more, redlock.WithRestartGuard(0))...) // its leases are long enough for the fence
 	defer long.Close()
-	if lock, err := long.TryLock(t.Context(), "key"); err != nil {
+	if lock, err := long.TryLock(t.Context(), "another key"); err != nil { // nobody has waited for it, so that it is released without a script
 		complain(fmt.Errorf("with a long lease: %w", err))
 	} else if err := lock.Unlock(); err != nil {
 		complain(fmt.Errorf("with a long lease: %w", err))
