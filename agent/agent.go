@@ -56,8 +56,8 @@ type Option func(*Agent)
 // WithToken makes clients send "Authorization: Bearer " and this token. Default: no token, so whoever can connect can lock.
 func WithToken(token string) Option { return func(a *Agent) { a.access.token = []byte(token) } }
 
-// WithHosts allows further names in the header Host, besides redlock, localhost and the loopback addresses. Give the names by which clients
-// know the agent. The check keeps out web pages, because a browser can't send these names for them.
+// WithHosts allows further names in the header Host, besides redlock, localhost and the loopback addresses. Give the names by which clients know the
+// agent. The check keeps out web pages, because a browser sends the host name of the page.
 func WithHosts(names ...string) Option {
 	return func(a *Agent) { a.access.hosts = append(a.access.hosts, names...) }
 }
@@ -115,7 +115,7 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 		err = fmt.Errorf("agent: %w", err)
 		grace = 0
 	case <-ctx.Done():
-	case <-a.idle: // because of Retire
+	case <-a.idle: // Retire was called, and the last client has left
 	}
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
@@ -155,7 +155,8 @@ func (a *Agent) handler() http.Handler {
 	})
 }
 
-// exchanges returns a handler for requests that access allows. serve returns the reason for refusing a request, before it has written anything.
+// exchanges returns a handler that calls serve for each request that may use the agent. serve either answers the request, or returns the reason for
+// refusing it before it has written anything.
 func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		x := newExchange(w, r)
@@ -177,10 +178,10 @@ func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.H
 
 var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
 
-// answer answers a request that is refused, or that only asks whether it would be refused.
+// answer writes the response to a refused request. If err is nil, it leaves the status at 200, as for /readyz of an agent that is ready.
 func answer(w http.ResponseWriter, r *http.Request, err error) {
 	if err == nil {
-		return // the status is 200
+		return
 	}
 	response := responseOf(r.Context(), err)
 	maps.Copy(w.Header(), response.header)
@@ -210,7 +211,8 @@ func (a *Agent) Retire() {
 
 var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop")
 
-// enter counts a client that is about to ask for a lock, or refuses the client. The client must call leave at its end.
+// enter counts a client that is about to ask for a lock. It returns an error if the agent takes no more clients. Otherwise the handler must call
+// leave at its end.
 func (a *Agent) enter() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -224,7 +226,8 @@ func (a *Agent) enter() error {
 	return nil
 }
 
-// remain counts a client that has left, but whose keys stay locked for a while. The count ends when leave is called.
+// remain counts a client that has left, but whose keys stay locked for a while, so that the agent stops only when these keys are free. leave ends the
+// count.
 func (a *Agent) remain() (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

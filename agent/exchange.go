@@ -40,7 +40,7 @@ type exchange struct {
 	atEnd    bool
 }
 
-// moment is how long a client may take to end its request after the last line. If it does, its connection can be used again.
+// moment is how long a client may take to end its request after the last line. If the client is in time, its connection can be used again.
 const moment = time.Second
 
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
@@ -55,7 +55,7 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	return x
 }
 
-// watch makes the wait end when the client leaves. Nobody else may read the body after that.
+// watch ends the wait for the lock when the client leaves. No other goroutine may read the body from then on.
 func (x *exchange) watch() {
 	_ = x.control.SetReadDeadline(time.Time{})
 	if !x.open {
@@ -113,7 +113,7 @@ func (x *exchange) endWait() {
 func (x *exchange) listen() {
 	for {
 		_, err := x.lines.Peek(1)
-		now := time.Now() // read the clock after the mark, which the client has sent before
+		now := time.Now() // not before the mark is here: an earlier time would promise the lock for too long
 		said, _ := x.lines.Peek(x.lines.Buffered())
 		x.mu.Lock()
 		if marks := x.count(said); marks > 0 {

@@ -82,7 +82,8 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// slot returns a field for the first line: the number of the lock's slot, if the key has several.
+// slot returns a JSON field for the first line of the response: the number of the lock's slot. It returns nil for several keys, and for a key that
+// only one client may hold.
 func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 	if len(r.Keys) > 1 || r.Most == nil || r.Most[0] < 2 {
 		return nil
@@ -223,7 +224,7 @@ func (x *exchange) readAll(most int) ([]byte, error) {
 
 var errLineTooLong = errors.New("line is too long")
 
-// readLine reads a line of at most so many bytes, and returns it without its line break. The last line of a body needs none.
+// readLine reads a line of at most this many bytes, and returns it without its line break. The last line of a body may lack the line break.
 func readLine(from *bufio.Reader, most int) ([]byte, error) {
 	var line []byte
 	for {

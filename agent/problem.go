@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// problem is a response that says why the agent itself refuses a request, of type application/problem+json.
+// problem is a response of type application/problem+json. It says why the agent itself refuses a request.
 type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -40,7 +40,7 @@ func doneProblem(err error) *problem {
 	return p
 }
 
-// write sends the problem. The header Redlock-Agent-Error tells a gateway that the problem isn't its client's.
+// write sends the problem. The header Redlock-Agent-Error tells a gateway not to pass the response on to its client, who has done nothing wrong.
 func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -89,7 +89,8 @@ type buffered struct {
 func (b *buffered) Header() http.Header    { return b.header }
 func (b *buffered) WriteHeader(status int) { b.status = status }
 
-// isOfLock reports whether an error of package redlock says why there is no lock. Any other error is about the call itself.
+// isOfLock reports whether an error of package redlock says why a lock can't be had now. Any other error means that the request asks for something
+// that isn't allowed, such as a TTL that is too long.
 func isOfLock(err error) bool {
 	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrBusy, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, known) {

@@ -76,9 +76,9 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if given.Remember > 0 {
 		return nil, errors.New("preset: has remember, and " + noResponses + `; set remember to "off"`)
 	}
-	// The gateway decides how long a turn lasts.
+	// A turn lasts until the gateway ends it, because the gateway itself applies on_client_abort.
 	settings.OnClientAbort, settings.OnHold = middleware.Cancel, a.remain
-	// Wait after the body has been read, because the end of the connection is noticed only during the wait.
+	// Read the whole body before the wait, because only behind the body is the end of the connection noticed.
 	settings.BufferBody = new(asGiven.ReadsBody())
 	g := &gatewayRule{text: string(text), onAbort: given.OnClientAbort, release: func() {}}
 	if a.observers != nil {
@@ -93,7 +93,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 
 const noResponses = "the agent doesn't see the responses that a gateway passes on, so it can't remember them"
 
-// lacksResponses refuses settings for which the rule would need the responses, which an agent doesn't see.
+// lacksResponses refuses settings that need the responses to requests, which the agent doesn't see.
 func lacksResponses(s *middleware.Rule) error {
 	if s.Remember > 0 || s.RememberSize != 0 || s.RememberQuota != 0 || s.RememberStatus != nil || s.Fingerprint != nil || s.OnDuplicate == "wait" {
 		return errors.New("remember: " + noResponses + "; Caddy's module and the middleware can")
@@ -106,7 +106,7 @@ type ruleResponse struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
 	BodyTimeoutMS int64  `json:"body_timeout_ms"`
-	WaitMS        int64  `json:"wait_ms"` // if the agent is silent for this time, the time for the body and some seconds, the gateway takes it for stopped
+	WaitMS        int64  `json:"wait_ms"` // the gateway gives the agent up after this time, BodyTimeoutMS and some seconds
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
 }

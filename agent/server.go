@@ -107,8 +107,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline allows a connection that hasn't shown the token no more time than for a body, not even between two requests. Such connections can
-// ask for /healthz, which needs no token.
+// SetReadDeadline bounds each wait on a connection that hasn't shown the token by bodyTimeout, even the wait for the next request. Clients without
+// the token may ask for /healthz, and could otherwise keep many connections open.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	if most := time.Now().Add(bodyTimeout); !c.door.unix && !c.known.Load() && (t.IsZero() || t.After(most)) {
 		t = most

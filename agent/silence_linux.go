@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacknowledged ends a connection if the other side doesn't acknowledge data in time. SetKeepAlive probes idle connections only.
+// limitUnacknowledged makes the kernel end a connection whose other side doesn't acknowledge data in time. Keepalive probes alone don't, because the
+// kernel sends them only while a connection is idle.
 func limitUnacknowledged(t *net.TCPConn) {
 	raw, err := t.SyscallConn()
 	if err != nil {

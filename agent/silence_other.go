@@ -4,5 +4,5 @@ package agent
 
 import "net"
 
-// limitUnacknowledged does nothing: on its own, the system ends such a connection after minutes.
+// limitUnacknowledged does nothing. Systems other than Linux end a connection with unacknowledged data on their own, but only after minutes.
 func limitUnacknowledged(*net.TCPConn) {}

@@ -98,7 +98,7 @@ func (s *stream) keep(heartbeat time.Duration) error {
 	}
 }
 
-// nextCheck returns when to look whether the lease was renewed. The locker renews a lease when a third of it is over.
+// nextCheck returns how long keep sleeps before it looks whether the lease was renewed. The locker renews a lease when a third of it is over.
 func (s *stream) nextCheck() time.Duration {
 	return max(s.span/20, time.Until(s.lock.Until())-s.span*3/5, 5*time.Millisecond)
 }
@@ -156,7 +156,7 @@ func (s *stream) put() {
 	_, _ = s.w.Write(s.line) // Flush returns the error
 }
 
-// end writes the last line, which goes out with the end of the response, if the client is still there.
+// end writes the last line. net/http's server sends it with the end of the response.
 func (s *stream) end(fields any) {
 	s.conn.whole.Store(false)
 	text, _ := json.Marshal(fields) // all of these values can be encoded

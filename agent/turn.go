@@ -72,8 +72,8 @@ func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	return nil
 }
 
-// headless is the ResponseWriter that the rule gets. It has no response, because the gateway sends the response. Its control can set the deadline for
-// reading the body.
+// headless is the ResponseWriter that the rule gets. It drops what is written, because the gateway sends the response. Its ResponseController sets
+// the deadline for reading the body.
 type headless struct {
 	header http.Header
 	*http.ResponseController
@@ -102,8 +102,8 @@ func (t *turn) read() error {
 	return t.describe()
 }
 
-// describe makes the request of the gateway's client as a server would have received it. The request's context ends if the gateway leaves while the
-// request waits. After that it lasts as long as the turn, because the work may go on after its client has left.
+// describe makes the request of the gateway's client as a server would have received it. While the request waits, its context ends if the gateway
+// leaves. After the wait the context lasts as long as the turn, because the work may go on after its client has left.
 func (t *turn) describe() error {
 	u, err := parseTarget(t.sent.Method, t.sent.Target)
 	if err != nil {
@@ -172,12 +172,12 @@ func (t *turn) dropBody(r *http.Request) error {
 	return err
 }
 
-// unlock returns the error of the release, for a turn that has ended in order.
+// unlock returns the error of the release. It is for a turn that has ended in order.
 func (t *turn) unlock() error {
 	if t.stream.lock == nil {
 		return nil
 	}
-	return t.stream.lock.Unlock() // the rule has called Unlock before, which returns the same error again
+	return t.stream.lock.Unlock() // the rule has released the lock, and a second Unlock returns the same error
 }
 
 // changes returns the fields of the first line that say how the gateway must change the request's headers.
