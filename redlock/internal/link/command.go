@@ -36,8 +36,9 @@ type Command struct {
 
 // TicketState says what one master may have of a call's ticket, after all attempts of the call so far.
 type TicketState struct {
-	left      bool // the master may have the ticket
-	uncertain bool // a connection broke: the server may still read a command that leaves the ticket
+	left      bool     // the master may have the ticket
+	uncertain bool     // a connection broke: the server may still read a command that leaves the ticket
+	owed      *Command // the release that waits to be repeated, and removes the ticket; or nil
 }
 
 // Receiver gets answered commands. Receive must not block, because it runs on a stream's goroutine.

@@ -804,6 +804,11 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 	if n < 0 {
 		n = len(s.owed)
 	}
+	for _, c := range s.owed[:n] {
+		if ticket := c.acquire.ticket; ticket != nil && ticket.owed == c {
+			ticket.owed = nil
+		}
+	}
 	s.queue = append(s.queue, s.owed[:n]...)
 	s.owed.drop(n)
 	idle := s.queued() == 0 && len(s.flight) == 0
@@ -846,6 +851,13 @@ func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over 
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
 		return a
 	}
 	return b
@@ -1029,10 +1041,7 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 // owe schedules the repetition of a release, unless nothing can be left to release, or the stream is closing and the master has answered. A release
 // that leaves a ticket is repeated without the ticket, because the caller may have left the queue since. Callers hold mu.
 func (s *Stream) owe(release *Command, now time.Time) {
-	until := release.acquire.mayTake.Add(4 * OwedGap)
-	if release.until.After(until) {
-		until = release.until
-	}
+	until := later(release.until, release.acquire.mayTake.Add(4*OwedGap))
 	if !now.Before(until) || s.closing && (release.Reply.Err == nil || errors.Is(release.Reply.Err, protocol.ErrRefused)) {
 		return
 	}
@@ -1042,6 +1051,14 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	again.until, again.due = until, now.Add(OwedGap)
 	if again.Queue {
 		again.Queue, again.Ticket = false, 0
+	}
+	if a := again.acquire; again.Ticket > 0 && a.ticket != nil && !a.mayHold && !a.extended {
+		// Only the ticket may be left. One release of it is enough, however many attempts of the call have failed.
+		if owed := a.ticket.owed; owed != nil {
+			owed.until = later(owed.until, until)
+			return
+		}
+		a.ticket.owed = &again
 	}
 	s.owed = append(s.owed, &again)
 	if len(s.owed) == 1 {
