@@ -56,7 +56,8 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 	return b
 }
 
-// use makes a rule the one that reads. An inner rule may try again to read a body that the outer rule could not read.
+// use makes the rule the one whose limits and budget apply to further reads. An inner rule may try again to read a body that the outer rule could not
+// read.
 func (b *body) use(rule *compiled) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
@@ -122,7 +123,8 @@ func (b *body) stopReading() {
 	}
 }
 
-// closeAfter makes net/http's server close the connection after the response, but not before the client can have read it.
+// closeAfter makes net/http's server close the connection after the response, but not before the client can have read it. An exceeded MaxBytesReader
+// tells the server to do so.
 func closeAfter(w http.ResponseWriter) {
 	for inner := range wrapped(w) {
 		w = inner
@@ -205,7 +207,7 @@ func (b *body) stripTrailers() {
 	})
 }
 
-// keep makes the bytes read so far available to the handler, in little more than twice the memory that they need at most.
+// keep makes the bytes read so far available to the handler. It copies them if their memory is more than twice as large as they are.
 func (b *body) keep() {
 	b.mu.Lock()
 	if len(b.raw) < cap(b.raw)/2 {
@@ -267,7 +269,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		return nil, nil
 	}
 	b, ok := r.Body.(*body)
-	if !ok || !b.untouched() { // the key is derived outside of Rule.Serve
+	if !ok || !b.untouched() { // the key is derived outside of Serializer.Serve
 		b = newBody(nil, r)
 		b.over = true
 		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))
@@ -406,8 +408,8 @@ func (b *body) readRoom(ctx context.Context) error {
 	return nil
 }
 
-// interrupted is readRoom until ctx ends. It sets the deadline of the connection only then, because servers set their own with each read, and a
-// connection is useless after a missed deadline.
+// interrupted is readRoom until ctx ends. It sets the deadline of the connection only when ctx ends, for two reasons: servers set their own deadline
+// with each read, and a connection is useless after a missed deadline.
 func (b *body) interrupted(ctx context.Context) error {
 	connection := http.NewResponseController(b.writer)
 	done := make(chan struct{})
@@ -425,8 +427,8 @@ func (b *body) interrupted(ctx context.Context) error {
 	return err
 }
 
-// prepare reports whether the deadline of the connection may interrupt a read, as it may only before the lock is taken. If it may not, or if a writer
-// such as http.TimeoutHandler's hides the connection, prepare lets the next reader continue the read.
+// prepare reports whether the deadline of the connection may interrupt a read, which is allowed only before the lock is taken. If a read can't or
+// must not be interrupted, prepare wraps the body so that the next reader can continue the read.
 func (b *body) prepare(how reading) (interruptible bool) {
 	if b.writer != nil && (how != whole || !b.bounded()) {
 		b.patient()

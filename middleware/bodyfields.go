@@ -92,7 +92,7 @@ func (f *bodyFields) inBody(s source) ([]string, error) {
 	return values, err
 }
 
-// withRounded adds, for numbers that many readers round, the rounded values.
+// withRounded adds the rounded values of numbers that many readers round.
 func withRounded(values []string, found *fields.Found) []string {
 	all := values[:len(values):len(values)]
 	for _, number := range found.Rounded() {

@@ -33,7 +33,7 @@ type compiled struct {
 	byUser    bool                  // the scope is the authenticated user, if there is one
 	verifiers []*signature.Verifier // one for each Verify
 	readsBody bool
-	requires  bool // it is no rule, but the requirement of one
+	requires  bool // the settings are those of a Requirement, which takes no locks
 
 	remembers *remember.Policy     // nil if no responses are remembered
 	options   []redlock.LockOption // options of the locks on keys

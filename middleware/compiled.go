@@ -47,7 +47,7 @@ func (c *compiled) global() string {
 	return ""
 }
 
-// stripOurs removes the headers that only the server's side may set, in every spelling that some server takes for them.
+// stripOurs removes the headers that only a rule or the server may set. It removes each spelling that some server reads as one of these headers.
 func (c *compiled) stripOurs(h http.Header) {
 	ours := [...]string{c.FenceHeader, c.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
 	strip(h, ours[:])
@@ -171,8 +171,8 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 	return keys, most, nil
 }
 
-// passes reports whether a request that lacks a part of its key is served without a lock. A request with an ID never is, because its client relies on
-// the ID.
+// passes reports whether a request that has no key is served without a lock. A CORS preflight always is. So is a request without an ID, where IDs are
+// optional and the rule locks nothing else.
 func (c *compiled) passes(missing error) bool {
 	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass
 }

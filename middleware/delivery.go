@@ -121,8 +121,8 @@ func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Finge
 	return remember.FingerprintOf(body, append(slices.Clip(keys), r.Method, c.originalURL(r).RequestURI())...), nil
 }
 
-// asksPart reports whether a request asks in a header for a part of the response, or for none unless a condition is met. Such a response isn't
-// remembered, because a repeat may ask for the whole. It may run again, because such a response means that nothing was changed.
+// asksPart reports whether a request asks in a header for a part of the response, or for none unless a condition is met. A partial response isn't
+// remembered, because a repeat may ask for the whole. The repeat may run, because a partial response means that nothing was changed.
 func asksPart(r *http.Request) bool {
 	return hasHeader(r.Header, []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"})
 }

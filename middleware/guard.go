@@ -15,23 +15,24 @@ import (
 // errHiddenPath is the error for a path in which some upstream finds a different path.
 const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
-// hidesPath finds the parts of a path that some upstream takes off: a script, which serves the rest, and ASP.NET's sessions without cookies. Symfony,
-// CodeIgniter 3 and Yii 2 take a script's name off even without a slash behind it: "/index.php42" is "/42" to them. A dot and a letter or digit
-// behind it are no route, but belong to a host, such as "windows.php.net". Suffixes that are also the ends of hosts and words need a slash behind
-// them, and no "@" before them.
+// hidesPath matches a path that has a ";" or a backslash, or of which some upstream takes off a part: the name of a script, or a session of ASP.NET
+// without cookies. Symfony, CodeIgniter 3 and Yii 2 take off the name of a script even without a slash behind it, and read "/index.php42" as "/42".
+// In "windows.php.net" the suffix belongs to a host, so a suffix before a dot and a letter or digit doesn't count. Suffixes that hosts and words end
+// with, too, such as ".pl", count only before a slash, and only if no "@" is before them.
 var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi)([^.]|\.([^a-z0-9]|$))|(^|/)[^/@]*\.(phar|pl|py|aspx?|cfm)/`)
 
-// frontController finds one at the beginning of a path, whose suffix needs no slash.
+// frontController matches a path that begins with a usual name of a front controller, whose suffix needs no slash behind it. It captures the suffix
+// and all that follows.
 var frontController = regexp.MustCompile(`(?is)^/+(?:index|app|main|default)\.((?:pl|py|cfm|asp).+)`)
 
 // otherFiles are suffixes of other files, which begin like the suffixes of front controllers.
 var otherFiles = []string{"plist", "plx", "pyc", "pyi", "pyw", "pyx", "cfml", "aspx"}
 
-// negotiated are the front controllers that Apache's MultiViews serve without their suffix, or with that of a language or type. Others, such as "app"
-// and "main", are honest words too often.
+// negotiated are the front controllers that Apache's MultiViews serve without their suffix, or with the suffix of a language or type. Names such as
+// "app" and "main" aren't among them, because many routes have these names.
 var negotiated = []string{"index", "index_dev", "app_dev"}
 
-// hidesRoute reports whether something is behind a script or another part that some upstream takes off.
+// hidesRoute reports whether some upstream may take off a part of the path, such as the name of a script, and serve the rest as a different route.
 func hidesRoute(path string) bool {
 	if strings.ContainsAny(path, `;\.(`) { // most paths contain none of these characters
 		suffix := frontController.FindStringSubmatch(path)
@@ -71,20 +72,23 @@ var overrides = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Ov
 // pathHeaders are the headers from which gunicorn takes a part of the path.
 var pathHeaders = [...]string{"Script-Name", "Path-Info"}
 
-// rewritten are the headers from which some upstream is known to take the path: IIS, old Symfony and Laminas from the first two, Django behind Daphne
-// from the next, a snippet for Flask behind proxies from the one after that, Pyramid from X-Vhm-Root, and Next.js from the other two.
+// rewritten are the headers from which some upstream is known to take the path. IIS, old Symfony and Laminas read X-Original-Url and X-Rewrite-Url,
+// Django behind Daphne reads Daphne-Root-Path, and Pyramid reads X-Vhm-Root. A snippet for Flask behind proxies reads X-Script-Name, and Next.js
+// reads X-Invoke-Path and X-Matched-Path.
 var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-Path", "X-Script-Name", "X-Vhm-Root", "X-Invoke-Path", "X-Matched-Path"}, pathHeaders[:]...)
 
-// harmless are headers with a path from honest clients (S3, Azure, SvelteKit) and from proxies in front. X-Ssl-Client-Dn has a name such as /C=DE.
+// harmless are headers in which honest clients (S3, Azure, SvelteKit) and proxies send a path. The values of X-Ssl-Client-Dn and X-Ssl-Issuer are
+// names such as /C=DE.
 var harmless = []string{"X-Amz-Copy-Source", "X-Ms-Rename-Source", "X-SvelteKit-Pathname", "X-Forwarded-Prefix", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Original-Uri",
 	"X-Envoy-Original-Path", "X-Replaced-Path", "X-Waws-Unencoded-Url", "X-Auth-Request-Redirect", "X-Accel-Mapping", "X-Ssl-Client-Dn", "X-Ssl-Issuer"}
 
-// inBase64 is a signature or a token, which may begin with a slash as well. One that long has capitals.
+// inBase64 matches a signature or a token, which may begin with a slash. It wants a capital letter, which nearly each long token has, and a usual
+// path lacks.
 var inBase64 = regexp.MustCompile(`^[A-Za-z0-9+/]*[A-Z][A-Za-z0-9+/]*=*$`)
 
-// namesPath reports whether some upstream may take the path from a header: from a known one, or from another one that begins with X, as each that
-// names a path seems to, and whose value begins with a slash. An address such as https://x is harmless in a header that nobody knows: webhooks and
-// pages say there where they come from.
+// namesPath reports whether some upstream may take the path from this header. That is known of some headers. Other headers are suspected if the name
+// begins with "X-", as most known ones do, and the value with a slash. An address such as https://x is no reason to suspect a header, because
+// webhooks and pages say in such headers where they come from.
 func namesPath(name string, values []string) bool {
 	if isHeader(name, rewritten) {
 		return true
@@ -94,8 +98,8 @@ func namesPath(name string, values []string) bool {
 	})
 }
 
-// StripRoute removes from a request the headers that name another path or method to some upstream. It is for a request that was refused, before
-// another handler writes an error page.
+// StripRoute removes from a request the headers that name another path or method to some upstream. Call it for a refused request before another
+// handler, such as a proxy, writes the error page.
 func StripRoute(r *http.Request) {
 	for name, values := range r.Header {
 		if namesPath(name, values) || isHeader(name, overrides) {
@@ -147,10 +151,15 @@ func MayChange(r *http.Request) bool {
 	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
 }
 
-// CheckTarget returns an error for a request whose target doesn't begin with "/", whose path only some servers clean (empty segments, dots, ";", "\",
-// double escapes, something behind a script or "index", letters that fold to ASCII), whose path some servers find in the query or a header, whose
-// method isn't in upper case, or that asks for a different method, in a header or in the query's parameter _method. The error contains nothing from
-// the request.
+// CheckTarget returns an error for a request that a router and an upstream may read differently:
+//
+//   - The target doesn't begin with "/".
+//   - Only some servers clean the path: it has empty segments, dots, ";", "\", double escapes, something behind a script or "index", or letters
+//     that fold to ASCII.
+//   - Some servers find the path in the query or in a header.
+//   - The method isn't in upper case, or a header or the parameter _method in the query asks for a different one.
+//
+// The error contains nothing from the request.
 func CheckTarget(r *http.Request) error {
 	if _, err := segment(r, noSegment); err != nil {
 		return err

@@ -80,8 +80,8 @@ const DefaultFenceHeader = "Fencing-Token"
 
 const bestKeyHeader = "Redlock-Key"
 
-// noFenceHeaders can carry neither the fencing token nor the locked values. A proxy removes the first of them, or they break the request at the
-// upstream. From the next ones, the key, the ID or the length of a body is read. In the last ones, proxies describe the client.
+// noFenceHeaders can carry neither the fencing token nor the locked values. Some of them concern the connection, and a proxy removes or changes them.
+// From others, servers read how the body is to be read, or rules read the key or the ID. In the rest, proxies describe the client.
 var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
 	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", IdempotencyHeader,
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via"}
@@ -145,9 +145,9 @@ func showValues(values map[string][]string) string {
 	return ascii.String()
 }
 
-// StripHeaders removes from a request all headers and trailers with these names, in every spelling that some server takes for them, because the
-// client may have sent them. It also removes an offer of h2c, in whose tunnel the client could send them. A rule does this with each request that it
-// serves. If other requests go to the same upstream, call StripHeaders around the router:
+// StripHeaders removes from a request all headers and trailers with these names, because the client may have sent them. It removes each spelling that
+// some server reads as one of the names. It also removes an offer of h2c, in whose tunnel the client could send the headers. A rule does all this
+// with each request that it serves. If other requests go to the same upstream, call StripHeaders around the router:
 //
 //	middleware.StripHeaders(r, middleware.DefaultFenceHeader, middleware.SlotHeader)
 func StripHeaders(r *http.Request, names ...string) {
@@ -182,7 +182,7 @@ func strip(h http.Header, names []string) {
 	}
 }
 
-// hasHeader reports whether h has one of these headers, in a spelling that some server takes for it.
+// hasHeader reports whether some server reads a header in h as one with these names.
 func hasHeader(h http.Header, names []string) bool {
 	for sent := range h {
 		if isHeader(sent, names) {
@@ -192,7 +192,7 @@ func hasHeader(h http.Header, names []string) bool {
 	return false
 }
 
-// isHeader reports whether some server takes the header that was sent for one of these names.
+// isHeader reports whether some server reads the name of a header that was sent as one of these names.
 func isHeader(sent string, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return fold.SameHeader(sent, name) })
 }

@@ -31,9 +31,9 @@
 //
 // # Logs and traces
 //
-// NoteTurn is for an access log: it has what became of each request's lock, and why, also if the request was refused. The logger
-// gets a line for refusals, every 10 s at most for each Outcome of a rule, which has a Name. A request with an OpenTelemetry
-// span that is recorded has one below it, redlock.acquire. Keys are never logged.
+// NoteTurn tells an access log what became of each request's lock, and why, also if the request was refused. The Logger gets a line for refusals,
+// every 10 s at most for each Outcome of a rule, which has a Name. If a request has an OpenTelemetry span that is recorded, its wait for the lock has
+// a span below that one, redlock.acquire. Keys are never logged.
 //
 // # Webhooks
 //
@@ -55,8 +55,8 @@
 //
 // # Shutdown
 //
-// Close the Locker after http.Server.Shutdown has returned. Rule.Shutdown keeps that from taking as long as the longest line of
-// waiting requests.
+// Close the Locker after http.Server.Shutdown has returned. Without Rule.Shutdown, the server waits until all requests that wait for a lock were
+// served.
 package middleware
 
 import (
@@ -72,8 +72,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// New returns a middleware that serializes requests by the key that a template makes of them; see Template and Placeholder.
-// Rule.Keys may name more.
+// New returns a middleware that serializes requests by the key that a template makes of them; see Template and Placeholder. Rule.Keys may add
+// templates.
 //
 //	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
@@ -143,7 +143,7 @@ func runsLater(next http.Handler) bool {
 	pc := reflect.ValueOf(f).Pointer()
 	function := runtime.FuncForPC(pc)
 	file, _ := function.FileLine(pc)
-	return strings.Contains(function.Name(), "HTTPMiddleware.") && // if it is inlined, its caller's name comes first
+	return strings.Contains(function.Name(), "HTTPMiddleware.") && // an inlined function has the name of its caller in front
 		strings.Contains(file, "github.com/gofiber/fiber/") && strings.Contains(file, "/adaptor/")
 }
 

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Mux is an http.ServeMux that refuses, when the program starts, a handler that may change something and that no rule locks: Handle panics
-// for a pattern without a method, or with another one than GET, HEAD and OPTIONS, unless its handler comes from a rule, Require or Unlocked.
-// So no route is forgotten. Other middleware belongs around the Mux, or inside of the rule.
+// Mux is an http.ServeMux that refuses, when the program starts, a handler that may change something and that no rule locks. So no route is
+// forgotten. Handle panics for a pattern without a method, or with a method other than GET, HEAD and OPTIONS, unless the handler comes from a rule,
+// Require or Unlocked. Other middleware belongs around the Mux, or inside of the rule.
 //
 //	mux := new(middleware.Mux)
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
@@ -29,7 +29,7 @@ func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http
 	m.Handle(pattern, http.HandlerFunc(handler))
 }
 
-// Unlocked returns the handler, of which it was decided that it needs no lock.
+// Unlocked marks a handler that needs no lock, so that a Mux accepts it.
 func Unlocked(next http.Handler) http.Handler { return decided{next} }
 
 // Decided reports whether a handler comes from a rule, from Require or from Unlocked. It is for a test that walks the routes of another
@@ -48,5 +48,5 @@ func Decided(h http.Handler) bool {
 	return ok
 }
 
-// decided is a handler of which it was decided whether it needs a lock.
+// decided marks a handler that comes from a rule, from Require or from Unlocked.
 type decided struct{ http.Handler }

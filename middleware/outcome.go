@@ -46,7 +46,7 @@ const (
 
 	OutcomeUnclearTarget Outcome = "unclear_target" // a router may read the request differently than an upstream does
 
-	OutcomeUnlocked Outcome = "unlocked" // Require refuses it, as no rule has locked it
+	OutcomeUnlocked Outcome = "unlocked" // Require refuses the request, because no rule has locked it
 
 	OutcomeBadSignature Outcome = "bad_signature" // the signature is missing, wrong or old
 	OutcomeUpgrade      Outcome = "upgrade"       // the request asks for another protocol, such as WebSocket
@@ -63,7 +63,7 @@ var outcomes = map[Outcome]struct {
 	title    string                 // the title of the response to a refused request; "" if the request is served
 	status   int                    // the status of that response, unless a setting of the rule or the error has a different one
 	level    slog.Level             // low if other requests or impatient clients are the cause, which is normal
-	possible func(c *compiled) bool // whether requests of the rule can have this outcome: metrics have its series from the start
+	possible func(c *compiled) bool // whether requests of the rule can have this outcome: if so, metrics show it from the start, with 0
 }{
 	OutcomeAcquired: {"", 0, slog.LevelInfo, takesLocks},
 	OutcomeReplayed: {"", 0, slog.LevelInfo, remembers},
@@ -147,7 +147,7 @@ func endOf(lock *redlock.Lock) Outcome {
 }
 
 // detailOf returns the reason for an outcome, in words for the client. The words name a placeholder at most, and never a key, a value of the request
-// or a master. An error that may contain one isn't quoted.
+// or a master. So detailOf quotes no error that may contain one of these.
 func detailOf(outcome Outcome, err error) string {
 	switch outcome {
 	case OutcomeAcquired, OutcomeReplayed, OutcomeDryRun:
@@ -284,7 +284,8 @@ type logged struct {
 	missed int // requests without a line since then
 }
 
-// mostPauses is how many subjects have lines of their own at a time, because a client may have chosen some of them. All others share one line.
+// mostPauses bounds how many subjects have lines of their own at a time, because clients can choose some subjects. All further subjects share one
+// line.
 const mostPauses = 64
 
 // due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one.

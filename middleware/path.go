@@ -64,8 +64,9 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	return value, clean || !wanted && !strings.Contains(text, ";")
 }
 
-// mayRewrite reports whether rewrite rules of Apache or nginx may make more than one value of a segment. They undo the escapes before they put the
-// segment behind "id=". A segment that isn't the key's can only add a second id.
+// mayRewrite reports whether a server's rewrite rules may turn a segment into more than one value. Rules of Apache or nginx undo the escapes of a
+// segment, and then put it into a query, behind "id=". In a segment of the key, each "&", "#" and "?" could end the value. A segment that isn't the
+// key's does harm only if it adds a second id, and so has a "&" before a "=".
 func mayRewrite(escaped string, ofKey bool) bool {
 	if !strings.ContainsAny(escaped, "&%") { // no other character matters in a path
 		return false

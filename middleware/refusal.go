@@ -105,7 +105,7 @@ func (e *Refusal) SetHeaders(h http.Header) {
 	switch { // a 401 must name a scheme
 	case e.Status != http.StatusUnauthorized:
 	case e.Turn.Outcome == OutcomeMissingScope:
-		h.Set("Www-Authenticate", "Bearer") // the most likely one
+		h.Set("Www-Authenticate", "Bearer") // the scheme of most APIs
 	default:
 		h.Set("Www-Authenticate", "Signature")
 	}

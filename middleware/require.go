@@ -16,17 +16,17 @@ import (
 
 // Requirement says which requests need the lock of a rule. The zero value has the defaults.
 type Requirement struct {
-	// The names of the rules whose locks count, each alone. Default: each rule with a key that one request holds at a time.
+	// The names of the rules whose locks count: the lock of one of them is enough. Default: each rule with a key that one request holds at a time.
 	//
-	// Name them where a request may come through a rule whose key the client chooses, such as that of a header.
+	// Name the rules if a request may come through a rule whose key the client chooses, such as a header.
 	Rules []string `json:"rules,omitempty"`
-	// What needs no lock: `/login /cart/*`, or `GET HEAD /orders/*?page,limit` for these methods alone. A path is taken as it is written, with no
-	// other parameters in its query than those that are named.
+	// The paths that need no lock: `/login /cart/*`, or `GET HEAD /orders/*?page,limit` for these methods alone. A request must have the path as it
+	// is written, and only the parameters that are named.
 	//
-	// A * is one segment of a-z, 0-9, "_" and "-", which is no other spelling of a route that is written in small letters. An {id} may have
+	// A * is one segment of a-z, 0-9, "_" and "-". With a capital letter, it could be another spelling of a route that needs a lock. An {id} may have
 	// capitals, too.
 	Except []string `json:"except,omitempty"`
-	// `pass` lets requests through that a rule passes without a lock because they have no key. Default: `refuse`.
+	// `pass` lets a request through if a rule has passed it without a lock because it has no key. Default: `refuse`.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
 	// Looks at each request, for upstreams that act on GET, HEAD or OPTIONS. Default: off.
 	All bool `json:"all,omitempty"`
@@ -41,20 +41,21 @@ type Required struct {
 	except []exception
 }
 
-// Require returns a handler that serves a request only under the lock of a rule around it: any but GET, HEAD and OPTIONS without a body. Put
-// it around what acts, such as a proxy, where a request may come that a pattern of the router has missed:
+// Require returns a handler that serves a request only if a rule around it has locked the request. GET, HEAD and OPTIONS without a body need no lock.
+// Put Require around a handler that acts, such as a proxy, if the patterns of the router may miss a request:
 //
 //	app := middleware.Require(proxy)
 //	mux.Handle("POST /orders/{id}/pay", serialize(app))
 //	mux.Handle("/", app)
 //
-// Others get 403 with the outcome unlocked. The headers of all rules of this process are removed from what no rule has taken.
+// A request without a lock gets 403 with the outcome unlocked. If no rule has taken a request, Require removes the headers that the rules of this
+// process set, because the client has sent them.
 func Require(next http.Handler) http.Handler {
 	q, _ := NewRequired(Rule{Logger: slog.Default()}, Requirement{}) // nothing is wrong with the defaults
 	return q.Handler(next)
 }
 
-// NewRequired checks a Requirement. Refusals are logged and counted by the rule's Name, Logger and Observer, of which the Name is "require" by default.
+// NewRequired checks a Requirement. Refusals are logged and counted by the rule's Name, Logger and Observer. The Name is "require" by default.
 func NewRequired(rule Rule, want Requirement) (*Required, error) {
 	rule.Name, rule.DryRun = cmp.Or(rule.Name, "require"), want.DryRun
 	q := &Required{want: want, rule: byDefault(rule)}
@@ -85,7 +86,7 @@ func (q *Required) Handler(next http.Handler) http.Handler {
 	})}
 }
 
-// Check returns the refusal of a request that may not go on, which is logged and counted, or nil. It removes an offer of h2c.
+// Check returns the refusal of a request that may not go on, or nil. It logs and counts the refusal. It removes an offer of h2c from the request.
 func (q *Required) Check(r *http.Request) *Refusal {
 	turn, _ := r.Context().Value(turnKey{}).(*Turn)
 	refusal := q.judge(r, turn.standing(q.want))
@@ -112,16 +113,16 @@ func (q *Required) Check(r *http.Request) *Refusal {
 	return refusal
 }
 
-// Expect returns the refusal of a request, or nil, if the locks of these rules are taken for it.
+// Expect returns the refusal that Check would have for a request, or nil, if these rules served it before, the outermost first. It takes no lock.
 func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
 	var turn *Turn
 	for _, e := range rules {
 		turn = &Turn{Rule: e.rule.Name, outer: turn, keys: e.Keys, most: e.most, concurrency: e.rule.Concurrency[0], keyed: e.rule.derive != nil}
 		switch refusal, served := e.outcome(); {
 		case e.Err == nil || e.rule.DryRun:
-			turn.dryRun = true // it would have its lock, or need none
+			turn.dryRun = true // the request would have the lock of this rule, or run without it
 		case !served:
-			return nil // it doesn't come here
+			return nil // the rule would refuse the request before it comes to the Requirement
 		default:
 			turn.Outcome, turn.Detail = refusal.Turn.Outcome, detailOf(refusal.Turn.Outcome, e.Err)
 		}
@@ -129,14 +130,14 @@ func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
 	return q.judge(r, turn.standing(q.want))
 }
 
-// standing is what the rules around a requirement say of a request.
+// standing says whether the rules around a requirement have locked a request.
 type standing struct {
 	held   bool
-	lost   error  // of a lock that was held
-	detail string // why it is not held
+	lost   error  // the error of a lock that was lost; nil for none
+	detail string // the reason why there is no lock
 }
 
-// standing looks for a rule whose lock counts.
+// standing looks for a rule around the requirement whose lock counts.
 func (t *Turn) standing(want Requirement) standing {
 	s := standing{detail: "no rule has taken a lock for it"}
 	for ; t != nil && !s.held; t = t.outer {
@@ -154,7 +155,8 @@ func (t *Turn) standing(want Requirement) standing {
 	return s
 }
 
-// counts reports whether the lock of a rule is one that is required: an ID excludes only repeats, and a slot not even these.
+// counts reports whether the lock of a rule is enough for the requirement. If the requirement names no rules, the lock on an ID isn't enough, because
+// it excludes only repeats. A slot isn't enough either, because several requests hold the key.
 func (t *Turn) counts(want Requirement) bool {
 	if len(want.Rules) > 0 {
 		return slices.Contains(want.Rules, t.Rule)
@@ -163,9 +165,10 @@ func (t *Turn) counts(want Requirement) bool {
 	return t.keyed && (len(t.keys) == 0 && t.Lock == nil && t.concurrency == 1 || slices.ContainsFunc(t.keys, alone))
 }
 
-// judge returns the refusal of a request, or nil. Where it is let through, no upstream may take it for another one.
+// judge returns the refusal of a request, or nil. It refuses even a locked request if some upstream may take it for a different one, whose lock isn't
+// held.
 func (q *Required) judge(r *http.Request, s standing) *Refusal {
-	if r.Header == nil { // a program has made the request
+	if r.Header == nil { // the request didn't come from a server
 		r.Header = make(http.Header)
 	}
 	sent := q.sent(r)
@@ -187,7 +190,7 @@ func (q *Required) judge(r *http.Request, s standing) *Refusal {
 	return refusal
 }
 
-// sent returns the request with the URL that the client has sent: an upstream may be told that one, whatever other handlers have made of it.
+// sent returns the request with the URL that the client has sent, because an upstream may learn of this URL even if other handlers have changed it.
 func (q *Required) sent(r *http.Request) *http.Request {
 	sent := *r
 	if sent.URL = q.rule.originalURL(r); sent.URL == nil {
@@ -200,10 +203,11 @@ func hasBody(r *http.Request) bool {
 	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
 }
 
-// errNotPlain reports a path in which some upstream may find another one.
+// errNotPlain is the error for a path that some upstream may read as a different path.
 const errNotPlain = fold.Error(`path has other characters than letters, digits and "-_~@:=,", a dot that is not between digits, an escape or an empty segment`)
 
-// plainPath is a path that each server reads in the same way. A dot may be that of a version, never that of a script.
+// plainPath matches a path that each server reads in the same way. A dot may only be between digits, as in a version, because behind letters it could
+// begin the suffix of a script.
 var plainPath = regexp.MustCompile(`^(/([A-Za-z_~@:=,-]|[0-9]+(\.[0-9]+)*)+)*/?$`)
 
 func checkPlain(u *url.URL) error {
@@ -213,10 +217,10 @@ func checkPlain(u *url.URL) error {
 	return nil
 }
 
-// plainRewrite is a path to which another handler has rewritten a request. It may have the name of a script in it.
+// plainRewrite matches a path to which another handler may have rewritten a request. Unlike plainPath, it allows the dot in the name of a script.
 var plainRewrite = regexp.MustCompile(`^(/[A-Za-z0-9_~@:=,-][A-Za-z0-9_~@:=,.-]*)*/?$`)
 
-// checkRewrite finds characters of the client in a path that another handler has made.
+// checkRewrite returns an error if a rewritten path contains characters that only the client can have sent.
 func checkRewrite(u *url.URL) error {
 	if u != nil && !plainRewrite.MatchString(u.EscapedPath()) {
 		return errNotPlain
@@ -224,20 +228,20 @@ func checkRewrite(u *url.URL) error {
 	return nil
 }
 
-// exception is what needs no lock.
+// exception describes requests that need no lock.
 type exception struct {
 	methods  []string // nil for all
 	segments []string
-	query    []string // the names of its parameters
+	query    []string // the names of the parameters that the query may have
 }
 
-// wildcards of an exception, and the characters of the segments that they stand for.
+// wildcards are the segments of an exception that stand for other segments, with the characters that these may have.
 var wildcards = map[string]string{
 	"*":    "abcdefghijklmnopqrstuvwxyz0123456789_-",
 	"{id}": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-~",
 }
 
-// parseExceptions reads methods, and the paths for which they, or all, are without a lock.
+// parseExceptions reads an entry of Except: methods, if there are any, and then paths. Without methods, the paths need no lock for any method.
 func parseExceptions(text string) (all []exception, err error) {
 	words := strings.Fields(text)
 	first := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "/") })
@@ -263,7 +267,7 @@ func parseExceptions(text string) (all []exception, err error) {
 	return all, nil
 }
 
-// excepts reports whether a request needs no lock. Only WebSocket is another protocol that it may ask for.
+// excepts reports whether a request needs no lock. A request for another protocol always needs one, unless the protocol is WebSocket.
 func (q *Required) excepts(sent *http.Request) bool {
 	if upgrades(sent) && !isWebSocket(sent) {
 		return false
@@ -294,10 +298,11 @@ func fitsSegment(sent, want string) bool {
 	return sent == want
 }
 
-// ruleHeaders are the names of the headers that rules of this process set, without those that each rule may set.
+// ruleHeaders has the FenceHeader and the KeyHeader of each rule in this process.
 var ruleHeaders sync.Map
 
-// stripForged removes what only a rule sets, unless a rule around has taken the request and so has removed it before.
+// stripForged removes headers that only a rule may set. It keeps the headers of the rules that have taken the request, because each of these rules
+// has replaced the value that the client sent.
 func stripForged(r *http.Request) {
 	turn, _ := r.Context().Value(turnKey{}).(*Turn)
 	var forged []string

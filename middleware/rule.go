@@ -133,21 +133,21 @@ type Rule struct {
 	// The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400, or with 401 if the scope
 	// has `{header.Authorization}`. `off` turns off the preset's template.
 	Scope string `json:"scope,omitempty"`
-	// The name of hosts that are one site, such as `www.` and the apex, or a failover: then a repeat may come to another of them. Default: none,
-	// each host is a site of its own.
+	// The name of a site with several hosts, such as `www.` and the apex, or a failover. A repeat may come to any of them. Default: none, each host
+	// is a site of its own.
 	//
-	// The host as `{host}` reads it, or this name in its place, is a part of the ID. So rules with the same name must have the same users. The
-	// name has at most 128 printable bytes.
+	// This name, or without it the host as `{host}` reads it, is a part of the ID. So rules with the same name must have the same users. The name has
+	// at most 128 printable bytes.
 	Site string `json:"site,omitempty"`
 	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses). Default: the preset's, or off.
 	//
 	// The shortest time is 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the
 	// preset remembers responses.
 	Remember time.Duration `json:"remember,omitempty"`
-	// How many bytes the body of a remembered response may have, at most 960 KiB. Of a longer one only the status is remembered. Default: 64 KiB.
+	// How many bytes the body of a remembered response may have, at most 960 KiB. If a body is longer, only the status is remembered. Default: 64
+	// KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes the responses that this process has stored take on each master (docs/operations.md#responses-that-are-not-remembered).
-	// Default: 1 GiB.
+	// How many bytes of each master the responses of this process may take (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
 	//
 	// The number is less than 2 GiB. Further responses are not remembered. An eighth is reserved for responses of 4xx, which get no more. No
 	// scope takes more than three times as much as it leaves to others.
@@ -275,9 +275,9 @@ const (
 	DefaultRememberSize = 64 << 10
 	// MaxRememberSize is the largest RememberSize, because headers need a part of the bytes that a master remembers for a lock.
 	MaxRememberSize = redlock.MaxResult - remember.HeaderRoom
-	// DefaultRememberQuota is how many bytes of each master the responses of a rule take that one process has stored, unless something else is set.
+	// DefaultRememberQuota is how many bytes of each master one process may use for the responses of a rule, unless something else is set.
 	DefaultRememberQuota = 1 << 30
-	// DefaultResponseBudget is how many bytes of memory all responses take at once that are being recorded, stored or replayed.
+	// DefaultResponseBudget is how many bytes of memory may be used for responses that are being recorded, stored or replayed, all together.
 	DefaultResponseBudget = remember.MemorySize
 )
 
@@ -365,7 +365,7 @@ func (rule *Rule) hasID() bool {
 	return rule.identifiesByHeader() || rule.Dedupe != "" && rule.Dedupe != off
 }
 
-// hasScope reports whether equal IDs of different senders are different.
+// hasScope reports whether a scope distinguishes equal IDs of different senders.
 func (rule *Rule) hasScope() bool { return rule.Scope != "" && rule.Scope != off }
 
 func (rule *Rule) runsToEnd() bool { return rule.OnClientAbort != Cancel }
@@ -466,7 +466,7 @@ func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	return most
 }
 
-// Check returns an error unless there is one number, or one number for each of so many keys, and all are allowed.
+// Check returns an error unless there is one number, or as many numbers as keys, and each number is allowed.
 func (c Concurrency) Check(keys int) error {
 	if len(c) != 1 && len(c) != keys {
 		return fmt.Errorf("concurrency: %d numbers and %d keys: want one for all, or one for each", len(c), keys)

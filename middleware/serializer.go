@@ -12,7 +12,7 @@ type Serializer struct{ rule *compiled }
 
 // Compile returns a Serializer for a rule. It is for programs with their own configuration, as New is for programs that have a handler. It calls
 // placeholder to compile the placeholders of templates, for example the method (*Rule).Placeholder. Errors begin with the name that the wrong setting
-// has in a configuration. Only Serve finds out that the Locker doesn't allow the TTL.
+// has in a configuration. Compile has no Locker, so only Serve notices a TTL that the Locker doesn't allow.
 func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
 	c, err := compile(rule, nil, placeholder)
 	if err != nil {

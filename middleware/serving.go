@@ -81,7 +81,7 @@ func (s *serving) serve() error {
 	span := s.startSpan()
 	first, err := s.acquire(keys)
 	if first == nil {
-		s.exchange.Free() // gives back the room for a replay
+		s.exchange.Free() // no response is replayed, so its memory is given back
 	} else {
 		defer s.exchange.Close()
 	}
@@ -375,7 +375,7 @@ func (s *serving) acceptIdentity() (undo func()) {
 	s.r.Header = maps.Clone(s.r.Header)
 	s.r.Header.Set("Accept-Encoding", "identity")
 	return func() {
-		if s.r.Header.Del("Accept-Encoding"); sent { // handOver has cloned the headers again
+		if s.r.Header.Del("Accept-Encoding"); sent { // handOver has replaced s.r.Header by a copy, so change the copy
 			s.r.Header["Accept-Encoding"] = accepted
 		}
 	}
@@ -490,7 +490,7 @@ func (s *serving) releaseNow() {
 	case s.own == s.turn.claimed:
 	case s.decision.Result == nil:
 		tellKeys = s.unlock(s.own)
-	default: // storing the response may take long
+	default: // storing the response may take long, so free the keys at the same time
 		keys.Go(func() { tellKeys = s.unlock(s.own) })
 	}
 	tellClaim := s.unlockClaim(s.decision.Result)
@@ -522,7 +522,7 @@ func (s *serving) logRelease(lock *redlock.Lock, err error) {
 // and the Observer whether they do.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
-	if result != nil { // the lock on the keys may be lost at this moment, and end the lock on the delivery as well
+	if result != nil { // holds if releaseWith has released this lock before, because the lock on the keys was lost
 		tell = func() { s.noteRemembered(0, ReasonLostLease, nil) }
 	}
 	s.claimOnce.Do(func() {
@@ -550,7 +550,8 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 	}
 }
 
-// releaseWith releases the lock on the delivery when the lock on the keys is lost, so that it doesn't last longer even if the request is stuck.
+// releaseWith releases the lock on the delivery when the lock on the keys is lost, so that the delivery can be repeated even if this request is
+// stuck.
 func (s *serving) releaseWith(lock *redlock.Lock) {
 	context.AfterFunc(lock.Context(), func() {
 		if context.Cause(lock.Context()) != context.Canceled { // otherwise Unlock was called, after which the claim is released anyway
@@ -594,8 +595,8 @@ func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (
 	return got, err
 }
 
-// waitWhileServing calls acquire. If that takes longer than uncontended, the context ends when the server is about to stop, and
-// the body is read ahead.
+// waitWhileServing calls acquire. When the call has taken longer than uncontended, waitWhileServing reads the body ahead, and ends the call if the
+// server is about to stop.
 func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
 	s.rule.observeWaits(1)
 	defer s.rule.observeWaits(-1)
@@ -701,7 +702,7 @@ func (s *serving) dryRun(err error) error {
 	return s.pass()
 }
 
-// dryRuns are the keys and deliveries of requests that are running without the locks on them.
+// dryRuns counts the requests of a dry run that are running, for each key and delivery that they would have locked.
 type dryRuns struct {
 	mu      sync.Mutex
 	running map[string]int // the number of requests by key
@@ -774,8 +775,8 @@ func (s *serving) observeAcquired(waited time.Duration) {
 	}
 }
 
-// observeUnlocked is called at the end of every request, and counts it if it had no lock of its own. observeReleased counts the
-// others when their lock is released.
+// observeUnlocked is called at the end of every request, and counts a request that had no lock of its own. observeReleased counts a request that had
+// one, when the lock is released.
 func (s *serving) observeUnlocked() {
 	if s.acquired.IsZero() {
 		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)

@@ -206,7 +206,8 @@ func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s sour
 	return s, true, nil
 }
 
-// inPath and ofClient match the names of placeholders for the path, and for values that a client chooses, of Caddy as well.
+// inPath matches the name of a placeholder for the path, and ofClient the name of a placeholder whose value a client chooses. Both also match the
+// names that Caddy uses.
 var (
 	inPath   = regexp.MustCompile(`^(http\.request\.(orig_)?uri\.)?path(\.|$)`)
 	ofClient = regexp.MustCompile(`^(http\.request\.)?(uri\.)?(path|query|header|cookie|body|json|form|payload)\.`)

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Turn is one request's hold on its lock, from acquire to release. A handler finds its own with TurnFromContext.
+// Turn is one request's hold on its lock, from acquire to release. A handler finds the turn of its request with TurnFromContext.
 type Turn struct {
 	Key     string        // the lock key, or its hash if it has more than 200 bytes; several are separated by spaces; empty if the request has none
 	Rule    string        // the name of the rule that has the lock
@@ -58,7 +58,7 @@ func (t Turn) Fence() (token uint64, ok bool) {
 	return t.Lock.Fence(), true
 }
 
-// holder returns the turn of an outer rule that holds the key, beside at most so many requests, or nil.
+// holder returns the turn of an outer rule that holds the key and lets at most this many requests hold it at a time, or nil.
 func (t *Turn) holder(key string, most int) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) && outer.mostOf(key) <= most {
@@ -114,7 +114,7 @@ type note struct{ turn atomic.Pointer[Turn] } // atomic because a handler may ou
 
 type noteKey struct{}
 
-// noteIn tells NoteTurn of the turn, if it waits for one.
+// noteIn gives the turn to NoteTurn, if a middleware has called NoteTurn for this request.
 func (t *Turn) noteIn(ctx context.Context) {
 	if note, ok := ctx.Value(noteKey{}).(*note); ok {
 		note.set(t)
@@ -141,15 +141,15 @@ func NoteTurn(ctx context.Context) (context.Context, func() (Turn, bool)) {
 	}
 }
 
-// set notes a turn that has ended, unless the turn of an inner rule is noted, which says more.
+// set notes a turn that has ended. If the turn of an inner rule is noted already, it stays, because it says more, unless this turn has lost its lock.
 func (n *note) set(turn *Turn) {
 	if turn.Outcome != "" && (n.turn.Load() == nil || turn.Now().Outcome == OutcomeLost) {
 		n.turn.Store(turn)
 	}
 }
 
-// Now returns the turn with the present state of its lock: OutcomeLost in place of OutcomeAcquired if the lock was lost, even if only the release has
-// shown that, with the reason in Detail.
+// Now returns the turn with the present state of its lock. If the lock was lost, the Outcome is OutcomeLost in place of OutcomeAcquired, and Detail
+// has the reason. That holds even if only the release has shown the loss.
 func (t Turn) Now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
 		if end := t.Lock.End(); end.Lost() || end == redlock.EndClosed {

@@ -9,8 +9,8 @@ import (
 
 const (
 	smallBody = 16 << 10 // bytes; most bodies are smaller
-	keptPart  = 8        // one part in so many of a budget is reserved for small bodies
-	share     = 3        // a client may take so many times as much as it leaves to others
+	keptPart  = 8        // the part of a budget that is reserved for small bodies: one in this many
+	share     = 3        // a client may take this many times as much as it leaves to others
 )
 
 // Budget bounds how many bytes of bodies, or of responses, are in memory at once. A body takes room as it arrives, and waits if

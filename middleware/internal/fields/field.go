@@ -42,8 +42,8 @@ type Field struct {
 	Format string // json, form, or payload (JSON in a field of a form) if the body must be of this format; empty if any format will do
 
 	path []step   // in JSON
-	or   [][]step // for alternatives in a list: path leads to the list, and each element has the value at the first of these paths that it has
-	each bool     // whether the field may have several values
+	or   [][]step // the alternatives, if path leads to a list: the value of an element is at the first of these paths that the element has
+	each bool     // the field may have several values
 
 	name, bracketed string     // the name in a form, as order.id and as order[id]
 	names           []ownNames // all spellings of the name; more than one element for alternatives in one list

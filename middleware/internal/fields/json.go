@@ -37,7 +37,7 @@ type cursor struct {
 	field int
 	rest  []step // the rest of the field's path, from the next value on
 	or    [][]step
-	list  int // for a value in an object that PHP takes for a list: the field whose path has the list
+	list  int // the field with a list in its path, if this cursor is in an object that PHP takes for the list
 }
 
 func (c cursor) next() cursor {

@@ -220,7 +220,7 @@ func foldRune(r rune) rune {
 	return unicode.ToLower(unicode.ToUpper(r))
 }
 
-// withoutUnderscores drops spaces too, as Spring does. A space behind "e" may have been a plus sign before a form was read.
+// withoutUnderscores drops underscores, and spaces as well, as Spring does. A space behind "e" may have been a plus sign before a form was read.
 var withoutUnderscores = strings.NewReplacer("_", "", " ", "")
 
 // foldNumber returns a number in its shortest form, and any other text as it is. It keeps whole numbers exact.

@@ -94,8 +94,8 @@ func isUTF8(charset, format string) bool {
 
 const ascii = "us-ascii"
 
-// Charset returns an error if a JSON body has characters above ASCII after its Content-Type declares us-ascii. The only other
-// charset that Format accepts is UTF-8.
+// Charset returns an error if a JSON body has characters above ASCII although its Content-Type declares us-ascii. Format accepts no other charset
+// than us-ascii and UTF-8.
 func Charset(header string, body []byte) error {
 	if strings.Contains(strings.ToLower(header), ascii) && bytes.IndexFunc(body, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
 		return ErrParameter

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	keepRefusals   = time.Hour // the longest time for a response of 4xx: clients without rights can cause them, and need none for long
-	refusalsPart   = 8         // one part in so many of a quota is reserved for responses of 4xx, and is all that they get
+	keepRefusals   = time.Hour // the longest time for a response of 4xx, because clients without rights can cause as many as they like
+	refusalsPart   = 8         // responses of 4xx have one part in so many of a quota for themselves, and get no more
 	storedOverhead = 500       // bytes that a response takes on a master in addition to its own
 
-	quotaSteps = 64 // the quota frees expired responses in so many steps
+	quotaSteps = 64 // the quota frees the bytes of expired responses in this many steps, so that it needs no entry for each response
 )
 
 // quota bounds how many bytes the masters are asked to remember under a rule, so that clients that never repeat a request can't fill the masters.
-// Responses of 4xx have a separate part, so that they take nothing from others. No known sender takes more than three times as much as it leaves to
-// others. The quota counts the responses that this process has stored since the rule was made.
+// Responses of 4xx have a separate part, so that they take nothing from other responses. No known sender takes more than three times as much as it
+// leaves to others. The quota counts the responses that this process has stored since the rule was made.
 type quota struct {
 	mu               sync.Mutex
 	finals, refusals ledger

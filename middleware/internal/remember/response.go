@@ -16,8 +16,8 @@ type Response struct {
 	Fingerprint Fingerprint
 }
 
-// Write sends the response again, with the header Idempotency-Replayed. The headers already in w are those that the rest of the server has
-// set for this request, as it did for the first request.
+// Write sends the response again, with the header Idempotency-Replayed. The headers that w has already are from the rest of the server, which sets
+// them for each request, and so has set them for the first one, too.
 //
 // If the body was too large, Write sends a note of type application/problem+json in its place.
 func (a *Response) Write(w http.ResponseWriter, method string) {

@@ -8,7 +8,7 @@ import (
 
 const (
 	piece     = 32 << 10 // the most bytes of one write
-	perSecond = 16 << 10 // for each of so many bytes, the client has a second more
+	perSecond = 16 << 10 // the client has a second more for this many bytes
 )
 
 // sender writes to a client, and gives the client up if it keeps its response waiting too long, because it could hold a lock, or memory, for

@@ -42,7 +42,7 @@ type Writer struct {
 
 // Options say how a Writer treats its client.
 type Options struct {
-	// Whether the handler isn't told that its client can't be reached any more. Otherwise a proxy would abandon an upstream that still works.
+	// Hides from the handler that its client can't be reached any more, because a proxy would then abandon an upstream that still works.
 	ToEnd bool
 	// How long each wait for the client may take. All waits together may take as long, plus a second for each 16 KiB that the client has taken.
 	Patience time.Duration
@@ -217,7 +217,7 @@ func (w *Writer) endQueue(panicked bool) {
 	}
 }
 
-// readFrom copies from src in place of the server, whose own copy would wait for the client without end.
+// readFrom copies from src through Write, because the server's own copy would wait for the client without end.
 func (w *Writer) readFrom(src io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{w}, src)
 }

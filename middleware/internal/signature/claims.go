@@ -30,7 +30,7 @@ func (c *claim) addBase64(text string) {
 	c.add(text, base64.StdEncoding.DecodeString, base64.StdEncoding.EncodeToString)
 }
 
-// one returns the value of a header that has exactly one, and reports whether it has.
+// one returns the only value of a header, and reports false if there are none or several.
 func one(values []string) (string, bool) {
 	if len(values) != 1 {
 		return "", false
@@ -100,8 +100,8 @@ func standardClaim(h http.Header) (c claim, ok bool) {
 	return c, found && hasID && hasTime && sent != "" && id != "" && (!c.dotted || strings.Trim(id, inDotted) == "")
 }
 
-// inDotted are the characters that an ID with a dot may have. The body must be a JSON object or list in this case. So nothing but the ID, the
-// time and the body, in this order, can have been signed.
+// inDotted are the characters that an ID with a dot may have. The body must be a JSON object or list in this case. So the signed text can be split in
+// one way only: into the ID, the time and the body.
 const inDotted = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
 // standardHeader returns a header, or the header that Svix sends in its place. If a request has both, they must be equal, because
