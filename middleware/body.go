@@ -66,8 +66,8 @@ func (b *body) use(rule *compiled) {
 	b.mu.Unlock()
 }
 
-// end is called when the rule is done with the request. Later handlers, such as handlers of errors, can read the bytes that the handler has not read
-// until the request's context ends, if it can end.
+// end is called when the rule is done with the request. Later handlers, such as handlers of errors, can still read the bytes that the handler has not
+// read. They can't when the request's context has ended, or if that context never ends, because end then frees the memory.
 func (b *body) end() {
 	b.stopReading()
 	b.over = true
@@ -104,9 +104,9 @@ func (b *body) giveUp() {
 	}
 }
 
-// stopReading ends a read that nobody waits for any more, because the wrappers around the body, such as Caddy's counter of bytes, belong to the
-// server again. If the client sends nothing meanwhile, this ends the request's context and, after the response, the connection. If a writer such as
-// http.TimeoutHandler's hides the connection, the read ends when the server closes the body.
+// stopReading ends a read that nobody waits for any more, because from now on only the server may use the wrappers around the body, such as Caddy's
+// counter of bytes. If the client sends nothing for a moment, stopReading ends the request's context and, after the response, the connection. If a
+// writer such as http.TimeoutHandler's hides the connection, the read ends when the server closes the body.
 func (b *body) stopReading() {
 	p, ok := b.source.(*patient)
 	if !ok || !p.underWay() {

@@ -202,8 +202,8 @@ func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, a
 
 func (*elsewhereError) Unwrap() error { return ErrMissingKey }
 
-// beside returns an error if the values that some reader finds for a field in another place (aside) are not among its values, or
-// could not be read. Some readers merge the query with the body, for example.
+// beside returns an error if some reader may find a different value for a field in another place (aside), or if that place can't be read. Some
+// readers merge the query with the body, for example.
 func beside(values []string, err error, aside *fields.Found) error {
 	switch {
 	case aside.Err != nil:

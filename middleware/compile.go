@@ -172,7 +172,7 @@ func (c *compiled) compileVerify() error {
 	return nil
 }
 
-// check returns the first error in the rest of the rule, and compiles the settings for remembered responses.
+// check returns the first error in the settings other than the templates and the signatures. It also compiles the settings for remembered responses.
 func (c *compiled) check() error {
 	if err := cmp.Or(checkName("name", c.Name), c.checkSite()); err != nil {
 		return err

@@ -27,7 +27,7 @@ type Delivery struct {
 	Host   string   // the requested host, without a port: "shop.example.com"
 	Site   string   // replaces the host if the rule has a Site
 	Place  string   // method, path and query, if the rule ignores fingerprints: "POST /hooks/stripe?tenant=a"
-	Signer string   // the name in the rule's Verify of the signer; "" if it has no name
+	Signer string   // the name of the signer in the rule's Verify; "" if the signer has no name
 	Scope  string   // the sender by the rule's Scope; "" if there is no Scope
 	User   string   // the authenticated sender, if there is one and the rule sets no Scope
 }
@@ -46,7 +46,7 @@ func (c *compiled) identify(r *http.Request, signer string, keys []string) (d De
 	if d.User, d.Scope, err = c.identifySender(r); err != nil {
 		return d, err
 	}
-	if d.Site = c.Site; d.Site == "" { // another site may have the same user
+	if d.Site = c.Site; d.Site == "" { // the host is a part of the delivery, because users of two sites may have the same name
 		if d.Host, err = requestedHost(r); err != nil || d.Host == "" {
 			return d, errNoSite
 		}
@@ -121,8 +121,8 @@ func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Finge
 	return remember.FingerprintOf(body, append(slices.Clip(keys), r.Method, c.originalURL(r).RequestURI())...), nil
 }
 
-// asksPart reports whether a request asks in a header for a part of the response, or for none unless a condition is met. A partial response isn't
-// remembered, because a repeat may ask for the whole. The repeat may run, because a partial response means that nothing was changed.
+// asksPart reports whether a request has a range or a condition (If-…), so that the response may be a part of the whole, or empty. A partial response
+// isn't remembered, because a repeat may ask for the whole. The repeat may run, because a partial response means that nothing was changed.
 func asksPart(r *http.Request) bool {
 	return hasHeader(r.Header, []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"})
 }

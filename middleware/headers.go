@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// connectionOptions are the options that concern the connection itself. Each other option names a header, which a proxy removes before it passes the
-// request on. With such an option a client could make a proxy remove our fence, or a header from which the key was made.
+// connectionOptions are the options of the header Connection that concern the connection itself. Each other option names a header, which a proxy
+// removes before it passes the request on. With such an option a client could make a proxy remove our fence, or a header from which the key was made.
 var connectionOptions = []string{"close", "keep-alive", "upgrade", "te", "http2-settings", "proxy-connection"}
 
 func stripConnection(h http.Header) {

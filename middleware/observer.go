@@ -20,8 +20,8 @@ type Observer interface {
 	// request's arrival, and so includes the time in which its body was read.
 	Acquired(rule string, waited time.Duration)
 	// Done is called once for each request, whether it was served or not, even if its handler panics. The outcome is the Turn's, with two
-	// differences: it is OutcomeLost whenever the lock was lost, even if the response had begun, or if only the release has shown it; and
-	// OutcomeFailed if the request panicked before it asked for its lock.
+	// differences. If the lock was lost, the outcome is OutcomeLost, even if the response had begun before, or if only the release has shown the
+	// loss. If the request panicked before it asked for its lock, the outcome is OutcomeFailed.
 	//
 	// held is the time from Acquired to the release of the lock, and above 0. It is 0 for a request without its own lock, for example if a rule
 	// around this one holds its keys. With HoldAfterAbort the lock may be released, and Done be called, after the response.
@@ -32,8 +32,8 @@ type Observer interface {
 	// Remembered is called for each response to a delivery under a rule that remembers responses. bytes is how much of it each master keeps, or 0.
 	// If masters don't keep all of it, why is the reason; otherwise why is empty.
 	Remembered(rule string, bytes int, why Reason)
-	// Quota is called when a response is counted against the RememberQuota of its rule. used is how many bytes the responses of its kind take now,
-	// and size how many they may take. refusals is true for the kind of responses of 4xx.
+	// Quota is called when a response is counted against the RememberQuota of its rule. Responses of 4xx, for which refusals is true, have a part of
+	// the quota, and all other responses have the rest. used is how many bytes of its part such responses take now, and size is the size of the part.
 	Quota(rule string, refusals bool, used, size int64)
 }
 
@@ -48,16 +48,16 @@ type Possible struct {
 
 // The reasons why masters don't keep a response, or not all of it.
 const (
-	ReasonNotFinal  Reason = remember.NotFinal  // its status isn't one of those that are remembered
+	ReasonNotFinal  Reason = remember.NotFinal  // the status of the response isn't final
 	ReasonBrokenOff Reason = remember.BrokenOff // the handler has failed, or given up on its upstream
-	ReasonTruncated Reason = remember.Truncated // its body is shorter or longer than declared
-	ReasonStream    Reason = remember.Streamed  // it is a stream of events, or has trailers
-	ReasonHijacked  Reason = remember.Hijacked  // its connection was taken over, as for WebSocket
-	ReasonTooLarge  Reason = remember.TooLarge  // it is larger than the limit: a repeat isn't served, and gets only its status
+	ReasonTruncated Reason = remember.Truncated // the body is shorter or longer than declared
+	ReasonStream    Reason = remember.Streamed  // the response is a stream of events, or has trailers
+	ReasonHijacked  Reason = remember.Hijacked  // the handler took over the connection, as for WebSocket
+	ReasonTooLarge  Reason = remember.TooLarge  // the response is larger than the limit: a repeat gets only its status
 	ReasonLostLease Reason = remember.LostLease // the lock was lost before the response was complete
 	ReasonNoQuorum  Reason = "no_quorum"        // no majority of the masters has confirmed that it keeps the response, or there was no lock
 	ReasonQuota     Reason = remember.OverQuota // the responses of the rule, or of the scope, already take as much of the masters as they may
-	ReasonNoRoom    Reason = remember.NoRoom    // too many responses were being stored; or it had no room in memory, and only its status is kept
+	ReasonNoRoom    Reason = remember.NoRoom    // too many responses were being stored; or there was no memory, and only the status is kept
 	ReasonFailed    Reason = remember.Failed    // the response can't be encrypted, or the Locker is closed
 )
 

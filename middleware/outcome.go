@@ -22,7 +22,7 @@ type Outcome string
 
 // The outcomes of requests that were served.
 const (
-	OutcomeAcquired Outcome = "acquired" // the request has, or had, its lock while it was served
+	OutcomeAcquired Outcome = "acquired" // the request got its lock
 	OutcomeReplayed Outcome = "replayed" // the request got the remembered response, and wasn't served again
 	OutcomeDryRun   Outcome = "dry_run"  // the request would have got its lock at once, as far as its rule can know
 )
@@ -113,7 +113,7 @@ func mayReadBody(c *compiled) bool { return c.readsBody || c.keys == nil && c.de
 // Outcomes returns all outcomes.
 func Outcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }
 
-// Reason is the reason why the response to a delivery isn't remembered, or not all of it, under a rule that remembers responses.
+// Reason says why a rule that remembers responses doesn't remember a response, or only a part of it.
 type Reason string
 
 // Reasons returns all reasons, for metrics that begin at zero.
@@ -121,7 +121,7 @@ func Reasons() []Reason {
 	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
 }
 
-// reasonOf returns the reason for an error with which masters failed to remember a response, or "".
+// reasonOf returns the Reason for an error of a release that should have stored a response, or "" if the masters remember the response.
 func reasonOf(err error) Reason {
 	switch {
 	case !errors.Is(err, redlock.ErrNotRemembered): // the error is about the release, not about the response

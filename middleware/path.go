@@ -25,8 +25,7 @@ const (
 	aWildcard   = -2 // for a path whose segments may be values of wildcards in the key
 )
 
-// segment returns segment n of the path, unescaped and without its parameters. It refuses a path that other readers split
-// differently.
+// segment returns segment n of the path, unescaped and without parameters behind a semicolon. It refuses a path that other readers split differently.
 func segment(r *http.Request, n int) (value string, err error) {
 	if err := grammar.Target(r); err != nil {
 		return "", err
@@ -52,9 +51,9 @@ func segment(r *http.Request, n int) (value string, err error) {
 	return value + strings.Join(all, "/"), nil
 }
 
-// cleanSegment unescapes a segment, and drops the parameters behind a semicolon, as Java does. Some readers, such as nginx, unescape the whole
-// path before they follow dots and split it at slashes (others also at backslashes). So no segment may lead back to a wanted one, and a wanted
-// segment has no slashes.
+// cleanSegment unescapes a segment, and drops the parameters behind a semicolon, as Java does. Some readers, such as nginx, unescape the whole path
+// before they follow dots and split it at slashes; others also split it at backslashes. So cleanSegment refuses dots that lead to another segment,
+// and slashes in a wanted segment.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
 	if err != nil || wanted && (strings.ContainsAny(text, slashes) || hasEscape(text)) || hasDots(text) {
@@ -84,8 +83,8 @@ func hasDots(text string) bool {
 	})
 }
 
-// withoutParameters returns a part of a path without its parameters, and with spaces for plus signs, as Slim reads it. clean is false if only some
-// readers find a value in it.
+// withoutParameters returns a part of a path without the parameters behind a semicolon, and with spaces in place of plus signs, as Slim reads it.
+// clean is false if some readers find nothing there, and others a value.
 func withoutParameters(text string) (value string, clean bool) {
 	before, _, parameters := strings.Cut(text, ";")
 	value = strings.ReplaceAll(before, "+", " ")

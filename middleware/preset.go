@@ -16,7 +16,7 @@ type Preset struct {
 	HeldStatus int           // 0 for the default
 	MaxBody    int64         // 0 for the default
 
-	IdempotencyKey    bool          // whether the ID comes from the header Idempotency-Key, which is required, and not from Dedupe
+	IdempotencyKey    bool          // the ID comes from the header Idempotency-Key, and not from Dedupe; a request must have this header
 	Scope             string        // template of the sender
 	Remember          time.Duration // 0: no responses are remembered
 	RememberStatus    []string      // as in Rule.RememberStatus; nil for the default

@@ -42,7 +42,7 @@ func (e *Refusal) Unwrap() error { return e.Err }
 type refusalReason struct {
 	outcome Outcome
 	text    string
-	status  int // 0 for that of the outcome
+	status  int // 0 for the status of the outcome
 }
 
 func (e *refusalReason) Error() string { return e.text }
@@ -95,7 +95,7 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 }
 
 // SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, which distinguishes one 409 from another, and Cache-Control.
-// It removes headers that describe the body, because the handler hasn't written this body.
+// It removes headers with which the handler has described a different body.
 func (e *Refusal) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)

@@ -43,8 +43,8 @@ type Rule struct {
 	Wait time.Duration `json:"wait,omitempty"`
 	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
 	//
-	// If this process has known that since before the request came, the request waits only for the rest of this time. After this time, no request
-	// waits for masters until they are back. No request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
+	// A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
+	// request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
 	MastersWait time.Duration `json:"masters_wait,omitempty"`
 	// How long the lease lasts, and so how long a key stays locked after its process has died. Default: 10s, or `max_ttl` if that is less.
 	//
@@ -58,8 +58,8 @@ type Rule struct {
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// How many requests hold a key at the same time, in all processes together (docs/recipes.md#at-most-n-at-a-time). Default: 1.
 	//
-	// 1 to 256: one number for all keys, or one number for each key, in their order. Each request has one of this many slots. The upstream gets
-	// the slot, from 0 on, in the header `Redlock-Slot`, unless the request has several keys.
+	// 1 to 256: one number for all keys, or one number for each key, in their order. Each request holds one of this many slots. The upstream gets the
+	// slot, from 0 on, in the header `Redlock-Slot`, unless the request has several keys.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
 	// The request header with the fencing token. Default: `Fencing-Token`.
 	//
@@ -76,17 +76,17 @@ type Rule struct {
 	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
 	// `refuse` a request that lacks a part of the key, or `pass` it on without a lock. Default: `refuse`.
 	//
-	// A request that has an ID and is passed on still holds the lock on its ID.
+	// A request with an ID still holds the lock on the ID.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
 	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and of a response wait with `buffer_response`.
-	// Default: 1 MiB, or the preset's.
+	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many bytes of a response may wait with
+	// `buffer_response`. Default: 1 MiB, or the preset's.
 	//
 	// A longer body is refused with 413. The number is at most `body_budget`. A body that isn't needed has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
-	// How long such a body may take to arrive. Default: 10s.
+	// How long a body that is read may take to arrive. Default: 10s.
 	//
 	// A slower body is refused with 408.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
@@ -99,13 +99,15 @@ type Rule struct {
 	//
 	// Up to `max_body`; a longer body is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Lets a response wait for its client when the lock is free (docs/hosts.md#slow-clients). Default: off; with a preset on.
+	// Keeps a response in memory for a client that takes it slowly, so that the lock need not wait for the client (docs/hosts.md#slow-clients).
+	// Default: off; with a preset on.
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
 	// How long a client may keep its response waiting before it is cut off. Default: 10s.
 	//
-	// The time bounds each wait. It also bounds all waits together, plus a second for each 16 KiB that the client has taken.
+	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
+	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`,
 	// and one or more secrets of one sender. Each other sender has a `verify` of its own (docs/security.md#several-senders). Default: none.
@@ -179,7 +181,8 @@ type Rule struct {
 	OnClientAbort string `json:"on_client_abort,omitempty"`
 	// How long the key stays locked after a handler has broken off, because the upstream may work on (docs/hosts.md#what-works-on). Default: 0.
 	//
-	// This happens after an error of 499 or more, a panic, 502 or 504. The lock is held for at most `max_hold` in all.
+	// A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
+	// `max_hold` in all.
 	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
 	// Takes no lock and refuses nothing (docs/problems.md#dry_run). Default: off.
 	//
@@ -300,8 +303,8 @@ func (rule *Rule) RuleName() string {
 	return cmp.Or(rule.Name, defaultName(rule.Keys, rule.Preset), IdempotencyHeader)
 }
 
-// setPreset copies the settings of the preset that the rule itself doesn't set. A request has one ID at most: from the header Idempotency-Key, or
-// from the template Dedupe.
+// setPreset copies the settings of the preset that the rule itself doesn't set. If the rule takes IDs from the header or from Dedupe, it gets no
+// other ID from the preset, because a request has one ID at most.
 func (rule *Rule) setPreset(preset Preset) {
 	if len(rule.Keys) == 0 && preset.Key != "" {
 		rule.Keys = []string{preset.Key}

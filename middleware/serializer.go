@@ -50,11 +50,11 @@ func (s *Serializer) Explain(r *http.Request) Explanation { return s.rule.explai
 // ReadsBody reports whether bodies are read before a lock is taken.
 func (s *Serializer) ReadsBody() bool { return s.rule.readsBody }
 
-// Global returns the first template that makes the same key for all requests, or "". Such a template is hardly ever meant if only one request at a
-// time may hold the key.
+// Global returns the first template that makes the same key for all requests, or "". Such a template is nearly always a mistake, unless several
+// requests may hold its key.
 func (s *Serializer) Global() string { return s.rule.global() }
 
-// Warnings returns texts about valid settings for remembered responses that are hardly ever meant.
+// Warnings returns texts about settings for remembered responses that are valid, but nearly always a mistake.
 func (s *Serializer) Warnings() []string { return s.rule.warnings() }
 
 // UpstreamHeaders returns the headers that the rule may set for its upstream.

@@ -43,7 +43,7 @@ type serving struct {
 	turn        Turn                 // doesn't change any more once the handler has it
 	delivery    Delivery             // its ID is empty if the request has none, or if a rule around this one has locked the delivery
 	fingerprint remember.Fingerprint // the fingerprint of the request, if its response is remembered
-	asksPart    bool                 // the request asks for a part of the response, or for none unless a condition is met
+	asksPart    bool                 // the request has a range or a condition, so the response may be a part of the whole
 
 	options []redlock.LockOption // the rule's options for locks, and the description of the request for operators
 
@@ -215,7 +215,7 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 		s.unlockClaim(nil)()
 		return nil, err
 	}
-	if len(keys) > 0 || s.turn.Lock == nil { // otherwise the turn has the lock of the rule around this one, which holds the keys
+	if len(keys) > 0 || s.turn.Lock == nil { // otherwise the turn keeps the lock of the outer rule that holds its keys
 		s.turn.Lock = s.own
 	}
 	s.turn.Outcome = OutcomeAcquired
@@ -230,7 +230,7 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 // one.
 func (s *serving) claim(alone bool) (*remember.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
-	if !alone { // the claim ends with the request, or with the lock on the keys
+	if !alone { // the lock on the delivery ends with the request, or with the lock on the keys
 		opts = append(opts, redlock.WithMaxHold(0))
 	}
 	if s.rule.remembers != nil {
@@ -261,7 +261,7 @@ func (s *serving) claim(alone bool) (*remember.Response, error) {
 			} else if !s.exchange.AwaitRoom(s.r.Context()) {
 				return nil, errNoRoom
 			}
-			continue // the masters have the response, and this request must not keep it in memory while it waits
+			continue // ask the masters for the response again, because the request keeps no response in memory while it waits for room
 		case errors.As(err, &held):
 			return nil, &duplicateError{held}
 		}
@@ -518,11 +518,11 @@ func (s *serving) logRelease(lock *redlock.Lock, err error) {
 	}
 }
 
-// unlockClaim releases the lock on the delivery, with the response that the masters are to remember, or nil. It returns a function that tells the log
-// and the Observer whether they do.
+// unlockClaim releases the lock on the delivery. result is the response that the masters are to remember, or nil. unlockClaim returns a function that
+// tells the log and the Observer whether the masters remember the response.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
-	if result != nil { // holds if releaseWith has released this lock before, because the lock on the keys was lost
+	if result != nil { // the reason if releaseWith has released this lock already, when the lock on the keys was lost
 		tell = func() { s.noteRemembered(0, ReasonLostLease, nil) }
 	}
 	s.claimOnce.Do(func() {
@@ -537,7 +537,8 @@ func (s *serving) unlockClaim(result []byte) (tell func()) {
 	return tell
 }
 
-// unlockWith releases the lock on the delivery, and makes the masters remember the response. It returns a function that reports the result.
+// unlockWith releases the lock on the delivery, and makes the masters remember the response. It returns a function that tells the log and the
+// Observer whether they do.
 func (s *serving) unlockWith(result []byte) (tell func()) {
 	err := s.turn.claimed.UnlockWith(result, s.decision.Keep)
 	return func() {
@@ -554,7 +555,7 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 // stuck.
 func (s *serving) releaseWith(lock *redlock.Lock) {
 	context.AfterFunc(lock.Context(), func() {
-		if context.Cause(lock.Context()) != context.Canceled { // otherwise Unlock was called, after which the claim is released anyway
+		if context.Cause(lock.Context()) != context.Canceled { // otherwise the request has released its lock itself
 			s.unlockClaim(nil)()
 		}
 	})

@@ -444,7 +444,7 @@ func parameter(name string) (KeyFunc, error) {
 	}, err
 }
 
-// besideQuery returns the values that a reader finds if it merges the query with the body and takes the body for a form. Rack takes the body of a
+// besideQuery returns the values that a reader finds if it takes the body for a form, and merges the form with the query. Rack takes the body of a
 // POST for a form if its Content-Type is missing or empty.
 func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
@@ -496,8 +496,8 @@ func hostname(hostport string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// oneHeader returns the value of a header. A header that some server takes for the same one, such as X_Order for X-Order, counts as a second value.
-// That includes trailers, because some servers merge trailers into the headers.
+// oneHeader returns the value of a header. A header that some server takes for the same one, such as X_Order for X-Order, counts as a second value. A
+// trailer does as well, because some servers merge trailers into the headers.
 func oneHeader(r *http.Request, name string) (string, error) {
 	if hasOtherHeader(r, name) {
 		return "", ErrAmbiguousKey
@@ -576,7 +576,7 @@ func isWithin(pair string, own fields.Name) bool {
 	return false
 }
 
-// lastName returns the end of a text that consists of letters, digits and these signs.
+// lastName returns the longest end of a text that has only letters, digits and these signs.
 func lastName(text, signs string) string {
 	i := len(text)
 	for i > 0 && (fold.IsAlphanumeric(text[i-1]) || strings.IndexByte(signs, text[i-1]) >= 0) {

@@ -16,10 +16,10 @@ import (
 
 // Turn is one request's hold on its lock, from acquire to release. A handler finds the turn of its request with TurnFromContext.
 type Turn struct {
-	Key     string        // the lock key, or its hash if it has more than 200 bytes; several are separated by spaces; empty if the request has none
+	Key     string        // the lock keys, separated by spaces; a key of more than 200 bytes is hashed
 	Rule    string        // the name of the rule that has the lock
 	Outcome Outcome       // OutcomeAcquired, or the reason why the request is served without a lock
-	Detail  string        // the reason why there is no lock, for clients, such as the missing part of the key; never a value or a master
+	Detail  string        // the reason why there is no lock, such as a missing part of the key; safe for clients, without values and masters
 	Waited  time.Duration // the time from the request's arrival until it had its lock
 	Lock    *redlock.Lock // nil if the request is served without a lock
 
@@ -176,8 +176,8 @@ func (t Turn) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// uncontended is how long it usually takes at most to get a free lock. Only a longer wait makes the request read its body ahead,
-// and ends when the server is about to stop.
+// uncontended is how long it usually takes at most to get a free lock. A request that waits longer reads its body ahead, and gives up when the server
+// is about to stop.
 const uncontended = 10 * time.Millisecond
 
 // SlotHeader is the request header with the slot, for the upstream of a rule with Concurrency. Every rule removes this header from requests of
@@ -223,7 +223,8 @@ func (t *Turn) showing(header string) *Turn {
 	return nil
 }
 
-// identity returns attributes that join the log lines about one turn: the fencing token, and the hashes of the locked keys, the delivery's last.
+// identity returns attributes by which the log lines about one turn can be found: the fencing token, and the hashes of the locked keys, with the hash
+// of the delivery's key at the end.
 func (t *Turn) identity() (attrs []slog.Attr) {
 	var hashes []string
 	for _, key := range t.keys {

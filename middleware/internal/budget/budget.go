@@ -66,7 +66,7 @@ func (b *Budget) Usage() (used, size int64) {
 	return used, b.size
 }
 
-// Pool is the room of one kind, which all clients share. The user of a Pool must hold a lock.
+// Pool is the room of one kind, which all clients share. It is not safe for concurrent use.
 type Pool struct {
 	used int64
 	of   map[string]int64 // by client
@@ -143,7 +143,7 @@ func (b *Budget) grant(p *Portion, more int64) bool {
 	return true
 }
 
-// serveLine gives room to the portions that wait and for which there is enough, in the order in which they came.
+// serveLine gives room to the waiting portions, in the order in which they came. It passes over a portion for which there isn't enough.
 func (b *Budget) serveLine() {
 	serve := func() {
 		b.line = slices.DeleteFunc(b.line, func(w *waiting) bool {

@@ -42,7 +42,7 @@ type Field struct {
 	Format string // json, form, or payload (JSON in a field of a form) if the body must be of this format; empty if any format will do
 
 	path []step   // in JSON
-	or   [][]step // the alternatives, if path leads to a list: the value of an element is at the first of these paths that the element has
+	or   [][]step // the alternatives for an element, if path leads to a list: the first one that the element has counts
 	each bool     // the field may have several values
 
 	name, bracketed string     // the name in a form, as order.id and as order[id]
@@ -233,8 +233,8 @@ func (f *Found) addNumber(text string) {
 	}
 }
 
-// addLarge adds numbers that many readers round. Rounded rounds them later, and each only once, because the six bytes of 1e308 become
-// 309.
+// addLarge adds numbers that many readers round. Rounded rounds them later, because a rounded number may take much memory: the six bytes of 1e308
+// become 309.
 func (f *Found) addLarge(texts ...string) {
 	for _, text := range texts {
 		if f.add(text); !f.failed() && !slices.Contains(f.large, text) {

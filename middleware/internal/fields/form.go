@@ -13,7 +13,7 @@ import (
 
 const (
 	maxPairs     = 1_000  // the most pairs in a form or query; PHP, Express and node's querystring drop any further ones
-	maxCollected = 10_000 // the most pairs that begin like a field, in bytes that aren't declared as a form but that some reader takes for one
+	maxCollected = 10_000 // the most pairs that may be fields, in bytes that some reader takes for a form although they are declared otherwise
 )
 
 var (
@@ -138,7 +138,7 @@ func AppendUnescaped(to, text []byte) []byte {
 	return to
 }
 
-// Payload is the format of fields in JSON that a form has in its field "payload", as GitHub and Slack send it.
+// Payload is the format of a field that is in JSON, when this JSON is the value of the field "payload" of a form. GitHub and Slack send such forms.
 const Payload = "payload"
 
 // InPayload finds the fields of the format payload in the JSON inside a form. Their values replace the values that the form itself has

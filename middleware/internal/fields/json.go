@@ -29,7 +29,7 @@ var errTooManyMembers error = fold.Error(fmt.Sprintf("body has more than %d memb
 type jsonReader struct {
 	*jsontext.Decoder
 	found   []Found
-	members int // members and elements that were read
+	members int // how many members and elements were read
 }
 
 // cursor says that the next value may belong to a field.
@@ -131,6 +131,7 @@ func (j *jsonReader) object(at []cursor) error {
 		}
 		inside := elements[:len(elements):len(elements)]
 		for i, c := range at {
+			// Object.assign of JavaScript takes the members of __proto__ for members of the object itself.
 			if (name == "__proto__" || cut) && len(c.rest) > 0 || isShortcut(dotted, c.rest) {
 				j.found[c.field].fail(ErrAmbiguous)
 			}
@@ -164,7 +165,7 @@ func (j *jsonReader) object(at []cursor) error {
 var brackets = strings.NewReplacer("[", ".", "]", "")
 
 // isShortcut reports whether some library takes the name of one member, written with dots, for a whole path. Lodash's get looks for a member
-// "order.id" before it follows the path. (The caller refuses __proto__, whose members Object.assign of JavaScript takes for the object's own.)
+// "order.id" before it follows the path.
 func isShortcut(name string, path []step) bool {
 	if len(path) < 2 {
 		return false

@@ -97,7 +97,7 @@ func (n Name) Alike(other Name) bool {
 	return ok && (len(rest) == 0 || isInside(rest))
 }
 
-// after returns the rest of n after the letters and digits of other, whatever separators are between them.
+// after returns the part of n behind other, if n begins with the letters and digits of other. Separators between these don't matter.
 func (n Name) after(other Name) (rest Name, ok bool) {
 	for _, c := range other {
 		if isSeparator(rune(c)) {

@@ -200,9 +200,9 @@ const alsoUnseen = "\u2800\U0001d159\u0640\u07fa"
 
 const toHiragana = 'ァ' - 'ぁ'
 
-// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python does. Letters that differ
-// only in case may have several lower cases, such as σ and ς, but only one upper case, so it goes by the upper case. It drops unseen
-// characters, and makes hiragana of katakana, because MySQL and MariaDB compare them as equal.
+// foldRune returns the lower case of a letter, and the ASCII digit for a digit of another script, as Python does. Letters that differ only in case
+// may have several lower cases, such as σ and ς, but only one upper case, so foldRune makes the upper case first. It drops unseen characters, and
+// makes hiragana of katakana, because MySQL and MariaDB compare them as equal.
 func foldRune(r rune) rune {
 	switch {
 	case r < utf8.RuneSelf || r == 0x345: // 0x345 is a mark that becomes the letter iota in upper case

@@ -78,8 +78,8 @@ func (e *Exchange) AwaitRoom(ctx context.Context) bool {
 	return e.room.take(ctx, e.lacked)
 }
 
-// Record returns the Recorder that copies the response. before has the headers before the handler runs. While the handler writes, the response waits
-// for room, each time for at most roomTimeout, and not after ctx has ended.
+// Record returns the Recorder that copies the response. before has the headers as they are before the handler runs. Each write of the handler waits
+// for room for at most roomTimeout, and not after ctx has ended.
 func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	e.recorder = NewRecorder(before, e.policy.size, func(bytes int) bool {
 		if bytes == 0 {
@@ -97,7 +97,7 @@ func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 type Decision struct {
 	Result []byte // the response to be remembered; nil for none
 	Keep   time.Duration
-	Why    string // the reason if they don't remember the response, or only a part of it; empty otherwise
+	Why    string // the reason if the masters are to remember nothing, or only a part of the response; empty otherwise
 	Err    error  // the failure behind Why, if there is one
 	Usage  *Usage // how full the quota is, if the response was counted
 }

@@ -28,7 +28,7 @@ type Settings struct {
 	Keep      time.Duration // how long the masters remember a response; 0 if they remember none
 	Size      int64         // the most bytes that the body may have
 	Quota     int64         // the most bytes that the responses may take on each master
-	Statuses  []string      // the statuses that are remembered; nil for all with which a server doesn't ask the client to try again
+	Statuses  []string      // the statuses that are remembered; nil for all below 500, except for the statuses in retried
 	Sealer    *Sealer       // nil if the masters may read the responses
 	MaxResult int           // the most bytes that a master remembers for a lock
 }

@@ -27,8 +27,8 @@ type Recorder struct {
 	dropped  bool // the body was dropped, and its room given back
 }
 
-// NewRecorder returns a Recorder for a body of at most so many bytes. It asks room before the body takes memory. It copies before, which has
-// the headers before the handler runs.
+// NewRecorder returns a Recorder for a body of at most so many bytes. The Recorder calls room before the body takes memory. before has the headers as
+// they are before the handler runs, and is copied.
 func NewRecorder(before http.Header, most int, room func(bytes int) bool) *Recorder {
 	return &Recorder{before: EndToEnd(before, true), most: most, room: room, declared: -1}
 }

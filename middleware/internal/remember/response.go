@@ -9,7 +9,7 @@ import (
 
 type Response struct {
 	Status      int
-	Header      http.Header // end-to-end headers that the handler set, with only those lines of Set-Cookie that it added; nil for none
+	Header      http.Header // the end-to-end headers that the handler set, without Set-Cookie; nil for none
 	Removed     []string    // names of headers that were set before the handler ran, and that the handler removed
 	Body        []byte      // nil for HEAD, or if the status allows no body
 	TooLarge    bool        // the body was too large to be remembered, and is missing here

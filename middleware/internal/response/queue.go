@@ -28,7 +28,7 @@ type queue struct {
 	changed sync.Cond
 	waiting []byte
 	spare   []byte // memory of bytes that were sent, to be used again
-	taken   int    // how much memory the bytes have that are being sent
+	taken   int    // the size of the memory that is being sent
 	sends   bool
 	flushes bool // a flush follows the waiting bytes
 	closed  bool
@@ -59,7 +59,7 @@ func (q *queue) write(p []byte) (n int, err error) {
 		case q.sends || q.flushes || len(q.waiting) > 0:
 			q.send()
 			q.changed.Wait()
-		default: // there is no room at all
+		default: // the budget has no room, so the handler itself sends these bytes
 			q.pass(p[n:], false)
 			n = len(p)
 		}

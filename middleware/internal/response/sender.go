@@ -11,9 +11,9 @@ const (
 	perSecond = 16 << 10 // the client has a second more for this many bytes
 )
 
-// sender writes to a client, and gives the client up if it keeps its response waiting too long, because it could hold a lock, or memory, for
-// as long as it likes. The patience bounds each wait. It also bounds all waits together, plus a second for each 16 KiB that the client has
-// taken.
+// sender writes to a client, and gives the client up if the client keeps its response waiting too long, because the client could hold a lock, or
+// memory, for as long as it likes. Each wait may take as long as the patience. All waits together may take this long, and a second more for each 16
+// KiB that the client has taken.
 type sender struct {
 	to       http.ResponseWriter
 	patience time.Duration

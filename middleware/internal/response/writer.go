@@ -33,7 +33,7 @@ type Writer struct {
 	Options
 	sender   sender
 	queue    *queue
-	header   http.Header // the handler's own headers, if it may change them while the response is sent; otherwise nil
+	header   http.Header // the handler's own headers, because it may change them while a Buffer is sent; nil without a Buffer
 	left     int64       // how many bytes of the declared length are still to be written; negative if no length is declared
 	last     [1]byte
 	holdsOne bool // the last byte is held back
@@ -44,7 +44,7 @@ type Writer struct {
 type Options struct {
 	// Hides from the handler that its client can't be reached any more, because a proxy would then abandon an upstream that still works.
 	ToEnd bool
-	// How long each wait for the client may take. All waits together may take as long, plus a second for each 16 KiB that the client has taken.
+	// How long each wait for the client may take. All waits together may take this long, and a second more for each 16 KiB that the client has taken.
 	Patience time.Duration
 	// The memory in which the response waits for the client; nil for none.
 	Buffer *Buffer
@@ -80,7 +80,7 @@ func (w *Writer) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// begin begins the final response, except for its status.
+// begin prepares the final response. The caller sends the status.
 func (w *Writer) begin() {
 	if w.Begun {
 		return

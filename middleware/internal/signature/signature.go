@@ -46,8 +46,7 @@ type scheme struct {
 	claim   func(http.Header) (claim, bool)
 	// key makes a key from a secret. Default: the bytes of the secret.
 	key func(secret string) ([]byte, error)
-	// inside reports whether the body itself has signatures, and all are made with some of the keys. It is called if no signature in the headers
-	// matches.
+	// inside reports whether the body itself has signatures, each made with one of the keys. It is called if no signature in the headers matches.
 	inside func(body []byte, keys [][]byte) bool
 	// empty reports whether the sender's library also accepts a signed request without a body.
 	empty bool
@@ -63,7 +62,7 @@ var schemes = map[string]scheme{
 	"adyen": {headers: []string{"Hmacsignature"}, claim: adyenClaim, key: adyenKey, inside: adyenItems},
 }
 
-// New returns a Verifier for the scheme with this name. It accepts a signature made with any of the secrets. Its errors contain no secret.
+// New returns a Verifier for the scheme with this name. The Verifier accepts a signature made with any of the secrets. Errors contain no secret.
 func New(name string, secrets []string) (*Verifier, error) {
 	s, ok := schemes[name]
 	if !ok {
