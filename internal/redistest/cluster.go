@@ -74,7 +74,7 @@ func (s *Server) Promote() {
 	s.await("role:master\r", "info", "replication")
 }
 
-// CatchUp waits until a replica has all that its master has now. WAIT would not: it covers only what its own connection has written.
+// CatchUp waits until a replica has all that its master has now. The command WAIT doesn't do that: it covers only the writes of its own connection.
 func (s *Server) CatchUp(master *Server) {
 	s.tb.Helper()
 	want := master.offset("master_repl_offset:")

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Servers inherit that, and get an error where Fill lets them write no more.
+// The servers inherit that the signal is ignored, and get an error where Fill lets them write no more.
 func init() { signal.Ignore(syscall.SIGXFSZ) }
 
 // Fill makes the server's disk full, so that it can't write its append-only file, until free is called. With appendfsync always, it would

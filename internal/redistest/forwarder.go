@@ -12,7 +12,7 @@ type Forwarder struct {
 	listener net.Listener
 	all      sync.WaitGroup
 
-	mu      sync.Mutex // also held while a connection is made, so that none is made to a former server
+	mu      sync.Mutex // also held while a connection is made, so that no connection is made to a former server
 	server  interface{ Addr() string }
 	pairs   map[*pair]bool
 	weather Weather
@@ -99,7 +99,7 @@ func (f *Forwarder) carry(p *pair, from, to net.Conn, kept func(Weather) bool) {
 	_ = p.server.Close()
 }
 
-// through waits until the weather lets something through, and reports whether to send it: not on a forgotten connection.
+// through waits until the weather lets something through, and reports whether to send it. On a forgotten connection nothing is sent.
 func (f *Forwarder) through(p *pair, kept func(Weather) bool) bool {
 	for {
 		f.mu.Lock()

@@ -50,8 +50,8 @@ func StartProcess(cmd *exec.Cmd) (exited <-chan struct{}, err error) {
 	return ended, <-started
 }
 
-// RunAs runs the tests, and returns the exit code for TestMain. In *program the tests have a file of this name that is a link to their own
-// binary: TestMain runs the program when it is called so, which links nothing for a second time.
+// RunAs runs the tests, and returns the exit code for TestMain. The tests find in *program a file of this name, which is a link to their own binary.
+// Called by this name, TestMain runs the program, so that the program need not be linked a second time.
 func RunAs(m *testing.M, name string, program *string) int {
 	self, err := os.Executable()
 	if err != nil {

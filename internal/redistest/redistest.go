@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	bound      = 2 * time.Minute // for what a healthy server does at once
+	bound      = 2 * time.Minute // the longest wait for what a healthy server does at once
 	pause      = 2 * time.Millisecond
 	clientName = "redistest" // distinguishes the tests' own connections from those of the code under test
 )
@@ -103,7 +103,7 @@ func (s *Server) launch() error {
 
 // answers reports whether our process answers, and not another one on the same port.
 func (s *Server) answers() bool {
-	conn, err := net.Dial("tcp", s.Addr()) // first, because a redis.Client that can't connect waits before it tries again
+	conn, err := net.Dial("tcp", s.Addr()) // dial first, because a redis.Client that can't connect waits before it tries again
 	if err != nil {
 		return false
 	}
@@ -184,11 +184,11 @@ func (s *Server) Restart() {
 	}
 }
 
-// setting finds those that an advice names with their values.
+// setting finds the settings that an advice names with their values.
 var setting = regexp.MustCompile(`([a-z]+-[a-z-]+|append[a-z]+|save) (yes|no|always|noeviction|0|"")[.,:;) ]`)
 
-// Follow does what an advice for the server's operator says: it runs its commands, and changes the settings that it names. It fails the
-// test if there are none.
+// Follow does what an advice for the server's operator says: it runs the commands in the advice, and changes the settings that the advice names. It
+// fails the test if there are none.
 func (s *Server) Follow(advice string) {
 	s.tb.Helper()
 	var commands [][]any
@@ -248,7 +248,7 @@ func (s *Server) isFence(key string) bool {
 	}
 	first, err := s.client.LIndex(context.Background(), key, 0).Result()
 	_, noNumber := strconv.ParseInt(first, 10, 64)
-	return err == redis.Nil || err == nil && noNumber == nil // the former has just expired
+	return err == redis.Nil || err == nil && noNumber == nil // if it is Nil, the key has just expired
 }
 
 // Connections returns the number of the server's clients, without those of the test itself.

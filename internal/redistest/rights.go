@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// LeastRights returns the rights that docs/masters.md gives a user of the locks, as the rules of ACL SETUSER: they stand nowhere else.
+// LeastRights returns the rights that docs/masters.md gives a user of the locks, as the rules of ACL SETUSER. It reads them there, because they stand
+// nowhere else.
 func LeastRights(tb testing.TB) []string {
 	tb.Helper()
 	folder, err := os.Getwd()

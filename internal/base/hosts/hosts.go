@@ -1,5 +1,5 @@
-// Package hosts tells by which names a handler is asked. A page of another site can have a browser send requests to any address under a
-// name of its own (DNS rebinding): only the header Host shows it.
+// Package hosts checks the header Host. A page of another site can have a browser send requests to any address under a name of its own (DNS
+// rebinding), and only this header shows that.
 package hosts
 
 import (

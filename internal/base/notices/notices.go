@@ -1,5 +1,4 @@
-// Package notices has queues in front of those who are told what happens, such as a log: they may be slow, block or panic, and
-// hold up nobody.
+// Package notices has queues in front of receivers of events, such as a log. A receiver may be slow, block or panic, and still holds up nobody.
 package notices
 
 import (
@@ -8,27 +7,26 @@ import (
 )
 
 const (
-	Most  = 1 << 14     // that wait for one receiver: each lost lease causes up to two
-	idle  = 64          // for so many a queue keeps its memory
+	Most  = 1 << 14     // the most notices that wait for one receiver: each lost lease causes up to two
+	idle  = 64          // an idle queue keeps memory for this many notices
 	grace = time.Second // how long Close waits for a receiver that is slow, or blocks
 )
 
-// Queue passes what happens on to a receiver that may be slow, block or panic. Who pushes never waits for it. A receiver gets its
-// notices in their order from one goroutine, which there is only while there are any. Those that find no room are dropped and
-// counted.
+// Queue passes notices on to a receiver that may be slow, block or panic. The caller of Push never waits for the receiver. One goroutine passes the
+// notices on in their order; it runs only while there are any. Notices that find no room are dropped and counted.
 type Queue[T any] struct {
 	Receive func(T)
-	Missed  func(n uint64) // called when all is delivered, with how many were dropped since the last time, if any were
+	Missed  func(n uint64) // called when all notices are delivered, with how many were dropped since the last call, if any were
 
 	mu      sync.Mutex
 	queue   []T
 	running bool          // there is a goroutine that empties the queue
-	ended   chan struct{} // closed when that has ended; nil before Close
+	ended   chan struct{} // closed when this goroutine has ended; nil before Close
 	dropped uint64
-	untold  uint64 // those of them of which missed doesn't know
+	untold  uint64 // dropped notices of which Missed was not told yet
 }
 
-// Push has a notice delivered, or drops it. After Close its caller delivers it.
+// Push has a notice delivered, or drops it if there is no room. After Close, Push itself delivers the notice.
 func (n *Queue[T]) Push(notice T) {
 	n.mu.Lock()
 	closed := n.ended != nil
@@ -61,8 +59,8 @@ func (n *Queue[T]) deliver() {
 	}
 }
 
-// take returns all that is queued or, if nothing is, how many were dropped. If there is nothing to do at all the goroutine
-// ends. The last batch is reused for its room.
+// take returns all queued notices or, if there are none, how many were dropped. If none were dropped either, the goroutine ends. The queue uses the
+// memory of the last batch again.
 func (n *Queue[T]) take(last []T) (batch []T, untold uint64) {
 	clear(last)
 	n.mu.Lock()
@@ -85,7 +83,7 @@ func (n *Queue[T]) take(last []T) (batch []T, untold uint64) {
 	return nil, 0
 }
 
-// hand calls the receiver. A notice with which it panics counts as dropped.
+// hand calls the receiver. If the receiver panics, the notice counts as dropped.
 func (n *Queue[T]) hand(notice T) {
 	if !survive(func() { n.Receive(notice) }) {
 		n.mu.Lock()
@@ -94,15 +92,14 @@ func (n *Queue[T]) hand(notice T) {
 	}
 }
 
-// survive calls f and reports whether it has returned. What only counts or writes down what happens must not end, by a panic, the
-// process that holds the locks.
+// survive calls f and reports whether f has returned without a panic. A panic in a log or in metrics must not end the process that holds the locks.
 func survive(f func()) (returned bool) {
 	defer func() { _ = recover() }()
 	f()
 	return true
 }
 
-// Close waits until all is delivered, but not for long: a receiver that blocks keeps the goroutine, which ends when that returns.
+// Close waits until all notices are delivered, for at most the grace. If the receiver blocks, the goroutine ends when the receiver returns.
 func (n *Queue[T]) Close() {
 	n.mu.Lock()
 	n.ended = make(chan struct{})

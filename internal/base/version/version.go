@@ -12,8 +12,8 @@ const (
 	unversioned = "(devel)"
 )
 
-// String returns the version, such as v0.1.0. Of a build from a checkout, that is the tag or a pseudo-version if Go has
-// recorded it, and (devel) otherwise.
+// String returns the version, such as v0.1.0. For a build from a checkout, it is the tag or the pseudo-version that Go has recorded, or (devel) if Go
+// has recorded none.
 func String() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -40,11 +40,11 @@ type admin struct {
 // socketOrigin stands for a Unix socket, which has no address. Caddy accepts it as the host there, but as no origin.
 const socketOrigin = "http://127.0.0.1"
 
-// adminPatience is how long a response may take. The masters are waited for, too.
+// adminPatience is how long a response may take. It includes the time in which Caddy waits for masters.
 const adminPatience = 10 * time.Second
 
-// Open returns the admin endpoint that the flags name. It doesn't connect yet. caddycmd.AdminAPIRequest would do, but it waits
-// without end, keeps a connection open each time, and makes one text of all that is known of an error.
+// Open returns the admin endpoint that the flags name. It doesn't connect yet. It doesn't use caddycmd.AdminAPIRequest, which waits without end,
+// keeps a connection open each time, and makes a single text of an error.
 func (f *adminFlags) Open(*pflag.FlagSet) (cli.Endpoint, error) {
 	var text []byte
 	if f.config != "" && f.address == "" {

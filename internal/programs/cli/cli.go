@@ -1,5 +1,4 @@
-// Package cli has the operator's commands, for the programs that have them: caddy redlock, which asks a running Caddy, and redlock, which
-// asks the masters.
+// Package cli has the operator's commands. Two programs have them: caddy redlock, which asks a running Caddy, and redlock, which asks the masters.
 package cli
 
 import (
@@ -35,8 +34,8 @@ can't be taken, 3 the key has no lock, or another one, or nothing to forget.`
 type Program struct {
 	Name  string // as people type it, such as caddy redlock
 	Whom  string // whom the commands ask
-	Usage string // of the flags that lead there
-	Help  string // of the same, below that of each command
+	Usage string // the flags that say whom to ask, for the usage
+	Help  string // the help on these flags, below the help of each command
 
 	// Source returns whom a command asks, with flags of its own.
 	Source func() Source
@@ -57,12 +56,12 @@ type Endpoint interface {
 	Close() // ends what Open has begun
 }
 
-// Commands returns the commands that need nobody but the masters.
+// Commands returns the commands that need only the masters.
 func (p *Program) Commands() []*cobra.Command {
 	return []*cobra.Command{p.masters(), p.inspect(), p.release(), p.forget()}
 }
 
-// Decode reads a response of the console. If known is false, it is none. Its error is a *console.Problem.
+// Decode reads a response of the console. known is false if something other than the console has answered. The error is a *console.Problem.
 func Decode(status int, header http.Header, body []byte, into any) (known bool, err error) {
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	switch problem := new(console.Problem); {
@@ -101,7 +100,7 @@ func (a *asking) ask(cmd *cobra.Command, method, path string, query url.Values, 
 	return endpoint.Ask(ctx, method, path, query, into)
 }
 
-// withCode makes a cobra function of one that returns an exit code. The code of an error is 1 at least.
+// withCode turns a function that returns an exit code into a function for cobra. An error has a code of at least 1.
 func (p *Program) withCode(f func(cmd *cobra.Command, args []string) (code int, err error)) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		cmd.SilenceUsage = true

@@ -1,5 +1,5 @@
-// Package connect makes the masters of a locker of what people write: URLs, credentials, certificates. The programs of this
-// module share it, and the flags by which they are told.
+// Package connect makes the masters of a locker from the URLs, credentials and certificates that people write. It also has the flags for them, which
+// the programs of this module share.
 package connect
 
 import (

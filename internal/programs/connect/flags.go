@@ -22,7 +22,7 @@ as REDLOCK_RESTART_GUARD for --restart-guard; REDLOCK_PASSWORD has the password,
 --password-file doesn't. All processes that share locks, Caddys among them, must have the
 same masters, prefix and max TTL.`
 
-// AddFlags adds the flags to a command. What they say, or else their variables, is in the settings after Environment.
+// AddFlags adds the flags to a command. After Environment, the settings have the values of the flags, or else of their variables.
 func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	s.flags = flags
 	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path")
@@ -41,7 +41,7 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Instance, "instance", "", "Name by which others see who holds a key (default: host/process)")
 }
 
-// names are the flags of AddFlags: those with a variable of the environment.
+// names are the flags of AddFlags that have a variable of the environment.
 var names = []string{
 	"masters", "masters-file", "username", "password-file", "tls-ca", "tls-cert", "tls-key", "tls-server-name",
 	"timeout", "prefix", "max-ttl", "restart-guard", "max-skew", "instance",
@@ -79,7 +79,7 @@ func Split(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
 
-// list is a flag with several URLs. It may be given several times, and doesn't show what it has: that may be passwords.
+// list is a flag with several URLs. It may be given several times. It doesn't show its value, because URLs may have passwords.
 type list []string
 
 func (l *list) String() string { return "" }
@@ -95,7 +95,7 @@ func (l *list) Set(text string) error {
 	return nil
 }
 
-// DurationVar adds a flag with a duration, which is read as in a configuration: it knows days.
+// DurationVar adds a flag with a duration, which is read as in a configuration, and so may have days.
 func DurationVar(flags *pflag.FlagSet, into *time.Duration, name, shorthand string, standard time.Duration, usage string) {
 	*into = standard
 	flags.VarP((*duration)(into), name, shorthand, usage)

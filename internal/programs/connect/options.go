@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Options are those of a locker that users set, with the defaults in the place of what they didn't set.
+// Options are the options of a locker that users set. Options that users didn't set have their defaults.
 type Options struct {
 	Timeout  time.Duration
 	Prefix   string
@@ -20,7 +20,7 @@ type Options struct {
 	Instance string        // empty: the default
 }
 
-// Given is what users say of a locker. The zero value has the defaults.
+// Given has the options of a locker as users write them. The zero value has the defaults.
 type Given struct {
 	Timeout      time.Duration
 	Prefix       string
@@ -30,7 +30,7 @@ type Given struct {
 	Instance     string
 }
 
-// Options returns what that comes to, or what is wrong with it. An error begins with the name that the user has for the option.
+// Options returns the options with defaults filled in, or the first error in them. An error begins with the name that the user has for the option.
 func (g *Given) Options(name func(option string) string) (o Options, err error) {
 	o = Options{
 		Timeout:  cmp.Or(g.Timeout, redlock.DefaultTimeout),
@@ -47,7 +47,7 @@ func (g *Given) Options(name func(option string) string) (o Options, err error) 
 	return o, Named(redlock.CheckOptions(o.List()...), name)
 }
 
-// durationOrOff reads a setting that can be off, which is 0. Package redlock says whether the duration makes sense.
+// durationOrOff reads a setting that may be off, and returns 0 for off. It doesn't check the duration, because package redlock does.
 func durationOrOff(name, text string, standard time.Duration) (time.Duration, error) {
 	switch text {
 	case "":
@@ -62,7 +62,7 @@ func durationOrOff(name, text string, standard time.Duration) (time.Duration, er
 	return time.Duration(d), nil
 }
 
-// TTL is that of locks that set none: the default, within the limits that the other options leave.
+// TTL is the ttl of locks that set none: the default, within the limits of the other options.
 func (o *Options) TTL() time.Duration { return min(max(redlock.DefaultTTL, 2*o.Timeout), o.MaxTTL) }
 
 // List returns the options as package redlock takes them.

@@ -14,7 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Settings are the masters of a program and how it locks on them, as its flags and its environment say. The zero value has no
+// Settings are the masters of a program, and the options for locks on them, as its flags and its environment give them. The zero value has no
 // masters, and the defaults of package redlock.
 type Settings struct {
 	Given
@@ -34,10 +34,10 @@ type Settings struct {
 	flags *pflag.FlagSet // of AddFlags
 }
 
-// passwordVariable has the password, if no file has it. It is no flag: other users see those.
+// passwordVariable is the variable with the password, if no file has it. No flag has the password, because other users can see flags.
 const passwordVariable = "REDLOCK_PASSWORD"
 
-// Open returns a locker on the masters. Options that are given count more than the settings.
+// Open returns a locker on the masters. opts override the settings.
 func (s *Settings) Open(opts ...redlock.Option) (*redlock.Locker, error) {
 	masters, own, err := s.Resolve()
 	if err != nil {

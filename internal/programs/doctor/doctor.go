@@ -32,14 +32,14 @@ type Running struct {
 // DefaultPatience is how long to wait for a reply of a master, unless the settings say otherwise.
 const DefaultPatience = 2 * time.Second
 
-// stages is how often the patience may be needed for one master: to connect and greet, to measure, to look, and to try.
+// stages is how many waits of the length of Patience one master may cause: to connect and greet, to measure, to look, and to try.
 const stages = 4
 
 // Report has the facts and the findings about all masters.
 type Report struct {
 	Masters  []MasterReport `json:"masters"`
 	Quorum   int            `json:"quorum"`
-	Voting   int            `json:"voting"` // how many would grant locks now, as far as can be told from here
+	Voting   int            `json:"voting"` // how many masters would grant locks now, as far as can be told from here
 	Findings []Finding      `json:"findings"`
 }
 

@@ -46,7 +46,7 @@ func (r *rights) note(command, text string) bool {
 	return true
 }
 
-// deniedCommand finds the command in the refusals of Redis 6.2, KeyDB, 7 and newer.
+// deniedCommand finds the command in a refusal by Redis 6.2, by KeyDB, or by Redis 7 and newer.
 var deniedCommand = regexp.MustCompile(`permissions? to run the '([^']+)' command`)
 
 func (x *examination) judgeRights() (findings []Finding) {

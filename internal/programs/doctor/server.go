@@ -117,7 +117,7 @@ func (x *examination) eviction() []Finding {
 	return nil
 }
 
-// disk judges whether a restart forgets too much. With the guard nothing need be on the disk; without it, everything must be.
+// disk judges whether a restart forgets too much. With the restart guard, nothing need be on the disk. Without the guard, everything must be.
 func (x *examination) disk() []Finding {
 	aof, fsync, onRewrite := x.Info["aof_enabled"], x.Config["appendfsync"], x.Config["no-appendfsync-on-rewrite"]
 	switch {

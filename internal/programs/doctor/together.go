@@ -45,7 +45,7 @@ func together(s Settings, all []*examination) []Finding {
 	return slices.Concat(sameServer(all), replicas(all), sameHost(all), clocks(s, all), disagreements(s, all))
 }
 
-// sameServer finds servers that are named twice, and proxies before several.
+// sameServer finds servers that are named twice, and several servers behind one proxy.
 func sameServer(all []*examination) (findings []Finding) {
 	for i, x := range all {
 		if x.OtherRun != "" {

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GuardName is the name, argv[0], by which the program is the guard of a job. It isn't the program's own: whoever ends all processes
-// of that name shall leave the guards.
+// GuardName is the name, argv[0], under which the program runs as the guard of a job. It differs from the name of the program, so that the guard
+// stays if somebody ends all processes with the program's name.
 const GuardName = "lock-guard"
 
-// An order tells the guard when to end its process group, as the times of guardClock. The latest counts.
+// An order tells the guard when to end its process group. Its times are those of guardNow. Only the latest order counts.
 type order struct{ terminate, kill int64 }
 
 const orderSize = 16
 
-// farewell is the order to leave the group alone, and end. Without it, the end of the orders is that of the process that holds the
-// lock: then the group is killed.
+// farewell is the order to end, and to leave the group alone. If the orders end without it, the process that holds the lock has ended, and the guard
+// kills the group.
 var farewell = order{-1, -1}
 
 func (o order) bytes() []byte {
@@ -45,10 +45,10 @@ func guardNow() int64 {
 	return now.Nano()
 }
 
-// Guard is the whole life of the guard: a process in the command's group, which ends the group when the lease does, whether the
-// process that holds the lock is there, stopped or killed by then. It returns the exit code.
+// Guard is all that the guard does. The guard is a process in the command's group, and ends the group when the lease ends, even if the process that
+// holds the lock is stopped or was killed before. Guard returns the exit code.
 func Guard() int {
-	signal.Ignore() // what the group gets is for the command
+	signal.Ignore() // signals to the group are for the command
 	if _, err := os.Stdout.Write([]byte{1}); err != nil {
 		return 1
 	}
@@ -67,7 +67,7 @@ func Guard() int {
 			if !terminated {
 				terminated = true
 				_ = syscall.Kill(0, syscall.SIGTERM)
-				_ = syscall.Kill(0, syscall.SIGCONT) // one that is stopped would not notice
+				_ = syscall.Kill(0, syscall.SIGCONT) // a stopped process gets SIGTERM only after SIGCONT
 			}
 			orders.wait(current.kill - now)
 		case orders.any:
@@ -78,7 +78,7 @@ func Guard() int {
 	}
 }
 
-// reader reads orders as they come.
+// reader reads orders from a pipe without waiting for more than there are.
 type reader struct {
 	fd    int
 	rest  []byte
@@ -87,14 +87,15 @@ type reader struct {
 	ended error
 }
 
-// wait waits for the next order, at most as long.
+// wait waits for the next order, for at most this time.
 func (r *reader) wait(nanoseconds int64) {
 	const millisecond = int64(time.Millisecond)
 	wait := min(max(0, (nanoseconds+millisecond-1)/millisecond), int64(time.Hour)/millisecond)
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, int(wait))
 }
 
-// latest returns the last order that has come, so that one which has waited, while this process was stopped, counts before the time does.
+// latest returns the last order that has come. If this process was stopped, an order that has waited meanwhile counts before the guard looks at the
+// clock.
 func (r *reader) latest() (order, error) {
 	for r.ended == nil {
 		poll := []unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}
@@ -120,7 +121,7 @@ func (r *reader) latest() (order, error) {
 	return r.last, r.ended
 }
 
-// guard is the process that holds the lock's side of the guard.
+// guard is the guard as the process that holds the lock sees it.
 type guard struct {
 	pid    int
 	orders *os.File
@@ -141,7 +142,7 @@ func startGuard() (*guard, error) {
 		return nil, errors.Join(err, ordersOut.Close(), ordersIn.Close())
 	}
 	defer func() { _, _ = readyOut.Close(), ordersOut.Close() }()
-	// Its standard error stays that of this process until it ends, so that a crash is seen.
+	// The guard keeps the standard error of this process, so that a crash of the guard is seen.
 	pid, err := syscall.ForkExec(name, []string{GuardName}, &syscall.ProcAttr{
 		Env:   os.Environ(),
 		Files: []uintptr{ordersOut.Fd(), readyIn.Fd(), 2},
@@ -160,13 +161,14 @@ func startGuard() (*guard, error) {
 	return &guard{pid: pid, orders: ordersIn}, nil
 }
 
-// bound has the group terminated and killed then. The times are converted so that a pause of this process makes them earlier.
+// bound tells the guard when to terminate the group, and when to kill it. If this process pauses between the two clocks that it reads, the times
+// become earlier, never later.
 func (g *guard) bound(terminate, kill time.Time) {
 	now := guardNow()
 	_, _ = g.orders.Write(order{now + int64(time.Until(terminate)), now + int64(time.Until(kill))}.bytes()) // a guard that is gone is noticed elsewhere
 }
 
-// dismiss has the guard leave.
+// dismiss tells the guard to end, and to leave the group alone.
 func (g *guard) dismiss() {
 	_, _ = g.orders.Write(farewell.bytes())
 	_ = g.orders.Close()

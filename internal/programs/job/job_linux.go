@@ -9,13 +9,13 @@ import (
 // executable is this program, even if its file has been replaced since.
 func executable() (string, error) { return "/proc/self/exe", nil }
 
-// dieWithParent has the kernel kill a process when the thread that starts it ends: that of main, with the process.
+// dieWithParent makes the kernel kill the process when the thread that starts it ends. Here that is the main thread, which ends with this process.
 func dieWithParent(sys *syscall.SysProcAttr) { sys.Pdeathsig = syscall.SIGKILL }
 
-// adopt makes this process the parent of what the command leaves behind.
+// adopt makes this process the parent of processes that the command leaves behind.
 func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// leftBehind reports whether processes of the command's still run. The group is that of the command, without the guard.
+// leftBehind reports whether children of this process still run. The command and the guard have ended before.
 func leftBehind(int) bool {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

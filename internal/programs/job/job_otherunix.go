@@ -9,10 +9,10 @@ import (
 
 func executable() (string, error) { return os.Executable() }
 
-// dieWithParent does nothing: only Linux can. The guard kills the command's group.
+// dieWithParent does nothing, because only Linux can kill a process when its parent ends. The guard kills the command's group instead.
 func dieWithParent(*syscall.SysProcAttr) {}
 
-// adopt does nothing: only some systems can.
+// adopt does nothing, because only some systems can make this process the parent of processes that the command leaves behind.
 func adopt() {}
 
 // leftBehind reports whether processes of the command's group still run.

@@ -1,10 +1,10 @@
 //go:build unix
 
-// Package job runs a command for as long as a lock is held, and not longer, whatever happens to this process. It is for a process
-// that does nothing else: it waits for all children, and passes its signals on.
+// Package job runs a command for as long as a lock is held, and not longer, whatever happens to this process. The package is for a process that does
+// nothing else: it waits for all children, and passes its signals on to the command.
 //
-// Three processes take part: this one, which renews the lock; the command; and between them the guard, in the command's process group,
-// which ends that when the lease does. So the command is gone in time although this process is stopped, and at once if it is killed.
+// Three processes take part. This process renews the lock. The command runs in a process group of its own. The guard, in the same group, ends the
+// group when the lease ends. So the command ends in time even if this process is stopped, and at once if this process is killed.
 package job
 
 import (
@@ -19,17 +19,17 @@ import (
 	"time"
 )
 
-// Lease is what a job needs to know of its lock. A *redlock.Lock is one.
+// Lease has the facts about its lock that a job needs. A *redlock.Lock is a Lease.
 type Lease interface {
-	Context() context.Context // ends when the lock is lost; its cause is why
-	Until() time.Time         // before it nobody else has the lock; it moves on while the lease is renewed
+	Context() context.Context // ends when the lock is lost, with the reason as its cause
+	Until() time.Time         // nobody else has the lock before this time, which moves on when the lease is renewed
 }
 
 // Job is a command that runs under a lock.
 type Job struct {
 	Command   []string
 	Env       []string      // in addition to this process's own
-	KillAfter time.Duration // between TERM and KILL: so long before the lease ends, the command is terminated
+	KillAfter time.Duration // the time between TERM and KILL: the command gets TERM this long before the lease ends
 
 	signals *Signals
 	lease   Lease
@@ -41,9 +41,9 @@ type Job struct {
 // Result is how a command has ended.
 type Result struct {
 	Code       int            // its exit code, or 128 and the signal
-	Signal     syscall.Signal // that has ended it; 0 if it has exited
-	Lost       error          // why the lock was lost while it ran; nil if it wasn't
-	LeftBehind bool           // whether it has left processes that still run
+	Signal     syscall.Signal // the signal that has ended the command; 0 if the command has exited
+	Lost       error          // why the lock was lost while the command ran; nil if it was not lost
+	LeftBehind bool           // whether the command has left processes that still run
 }
 
 // The exit codes for a command that can't be started, as shells have them.
@@ -63,8 +63,8 @@ func (e *StartError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Run runs the command, and returns when it has ended. It must be called on the thread of main: when that ends, the command is killed.
-// The lock is still to be released.
+// Run runs the command, and returns when the command has ended. Call it on the main thread, because the kernel kills the command when the thread that
+// has started it ends. Run doesn't release the lock.
 func (j *Job) Run(lease Lease, signals *Signals) (Result, error) {
 	j.lease, j.signals = lease, signals
 	path, err := exec.LookPath(j.Command[0])
@@ -113,7 +113,7 @@ func startError(name string, err error) error {
 	return &StartError{Code: code, Err: fmt.Errorf("the command %s can't be started: %w", name, err)}
 }
 
-// environment has each variable once: of two, programs differ on which counts.
+// environment returns each variable once, because programs differ on which of two values counts.
 func (j *Job) environment() []string {
 	return append(slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
@@ -121,7 +121,7 @@ func (j *Job) environment() []string {
 	}), j.Env...)
 }
 
-// watch tells the guard how long the lease lasts, until the command has ended or the lock is lost. It returns why it was lost.
+// watch tells the guard how long the lease lasts, until the command has ended or the lock is lost. It returns the reason if the lock was lost.
 func (j *Job) watch(stop <-chan struct{}) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -153,14 +153,14 @@ func (j *Job) watch(stop <-chan struct{}) error {
 	}
 }
 
-// tick is how often the guard is told of renewals. The shortest lease that makes sense lasts for many of them.
+// tick is how often watch looks for a renewal of which the guard must be told. It is a small part of the shortest lease that makes sense.
 const tick = 50 * time.Millisecond
 
-// ErrLate is why a command ends whose lease was not renewed, a while before the lease does.
+// ErrLate is the reason if the command was ended, or has ended, so shortly before the end of a lease that the lease should have been renewed.
 var ErrLate = errors.New("the lease could not be renewed in time")
 
-// wait waits until the command has ended. What else has ended meanwhile was left behind by the command, unless it is the guard: without
-// it nobody keeps the command from outliving the lock.
+// wait waits until the command has ended. It also collects processes that the command has left behind. If the guard ends first, wait kills the group,
+// because nothing else would keep the command from outliving the lock.
 func (j *Job) wait() syscall.WaitStatus {
 	for {
 		var status syscall.WaitStatus
@@ -195,7 +195,7 @@ func resultOf(status syscall.WaitStatus) Result {
 	return Result{Code: status.ExitStatus()}
 }
 
-// stays reports whether something is still so after a moment: what a command has started may end just after itself.
+// stays reports whether a condition still holds after a moment, because processes that the command has started may end shortly after the command.
 func stays(so func() bool) bool {
 	for range 20 {
 		if !so() {

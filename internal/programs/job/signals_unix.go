@@ -15,19 +15,19 @@ var passed = []os.Signal{
 	syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT,
 }
 
-// Signals are what this process gets: they end it before the command runs, and are passed on to the command afterwards.
+// Signals are the signals that this process gets. They end the process before the command runs, and are passed on to the command afterwards.
 type Signals struct {
 	caught    chan os.Signal
 	continued chan struct{} // SIGCONT has come
 	done      chan struct{}
 
 	mu    sync.Mutex
-	group int            // of the command; 0 while there is none
-	ended syscall.Signal // that has come while there was none
+	group int            // the group of the command; 0 while no command runs
+	ended syscall.Signal // the signal that has come while no command ran; 0 for none
 	end   func()
 }
 
-// Catch begins to catch signals. One that would end this process calls end, unless a command runs. Close must be called.
+// Catch begins to catch signals. While no command runs, a signal that would end this process calls end. Close must be called.
 func Catch(end func()) *Signals {
 	s := &Signals{caught: make(chan os.Signal, 16), continued: make(chan struct{}, 1), done: make(chan struct{}), end: end}
 	for _, sig := range passed {
@@ -77,7 +77,7 @@ func (s *Signals) run() {
 	}
 }
 
-// passTo has signals passed on to a group, also one that came just before; 0 is for none.
+// passTo makes signals go to this group from now on, or to no group if it is 0. A signal that came just before goes to the group, too.
 func (s *Signals) passTo(group int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +87,8 @@ func (s *Signals) passTo(group int) {
 	}
 }
 
-// Die ends this process by a signal, so that who has started it sees what the command has died of. It returns if that isn't possible:
-// nothing that the first process of a container sends itself ends it.
+// Die ends this process by a signal, so that its parent sees by which signal the command has ended. Die returns if that isn't possible, as in the
+// first process of a container, which can't end itself by a signal.
 func Die(sig syscall.Signal) {
 	if os.Getpid() == 1 {
 		return
@@ -97,6 +97,6 @@ func Die(sig syscall.Signal) {
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP:
 		signal.Reset(sig)
 		_ = syscall.Kill(os.Getpid(), sig)
-		select {} // until it has arrived
+		select {} // until the signal has arrived
 	}
 }

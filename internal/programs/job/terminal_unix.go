@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the terminal that this process was started on, as far as it is to be shared with the command. The command is in a process group
-// of its own, which may not read from it unless it is the foreground group: it becomes that when it first tries to read, and not before,
-// so that in a pipeline the others keep the terminal. The zero value is no terminal.
+// terminal is the terminal on which this process was started, which the command may need. The command is in a process group of its own, and only the
+// foreground group may read from the terminal. So the command's group becomes the foreground group when the command first tries to read. It doesn't
+// earlier, so that the other programs of a pipeline keep the terminal. The zero value is no terminal.
 type terminal struct {
 	file    *os.File
-	own     int // group of this process
-	group   int // of the command
+	own     int // the group of this process
+	group   int // the group of the command
 	signals *Signals
 }
 
@@ -25,7 +25,7 @@ func openTerminal(group int, signals *Signals) *terminal {
 	if err != nil {
 		return new(terminal)
 	}
-	signal.Ignore(syscall.SIGTTOU) // or this process could not take the terminal back; the command has been started, and doesn't inherit it
+	signal.Ignore(syscall.SIGTTOU) // otherwise this process could not take the terminal back; the command has started before, and doesn't ignore it
 	return &terminal{file: file, own: syscall.Getpgrp(), group: group, signals: signals}
 }
 
@@ -38,7 +38,7 @@ func (t *terminal) close() {
 	_ = t.file.Close()
 }
 
-// move makes one group the foreground group in place of another, and reports whether it was that.
+// move makes a group (to) the foreground group in place of another one (from). It reports false if that one isn't the foreground group.
 func (t *terminal) move(from, to int) bool {
 	now, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
 	return err == nil && now == from && unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, to) == nil
@@ -50,14 +50,14 @@ func (t *terminal) stopped(sig syscall.Signal) {
 	case t.file == nil:
 		return
 	case sig != syscall.SIGTTIN && sig != syscall.SIGTTOU && sig != syscall.SIGTSTP:
-		return // by somebody who has stopped the command alone: the lock is held meanwhile
+		return // somebody has stopped the command alone: the lock is held meanwhile
 	case sig != syscall.SIGTSTP && t.move(t.own, t.group):
 		_ = syscall.Kill(-t.group, syscall.SIGCONT)
 		return
 	}
 	had := t.move(t.group, t.own)
 	select {
-	case <-t.signals.continued: // an old one
+	case <-t.signals.continued: // forget an old SIGCONT
 	default:
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // the shell shows the job as stopped; the guard ends it if that lasts longer than the lease

@@ -10,8 +10,8 @@ import (
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or 0. Other numbers are refused: who
-// writes 5 means seconds, and package time nanoseconds.
+// Duration is a length of time in a configuration, in JSON a text such as "500ms", "2s" or "1d12h", or 0. Other numbers are refused: a person who
+// writes 5 means seconds, and package time would read nanoseconds.
 type Duration int64
 
 var days = regexp.MustCompile(`([0-9.]+)d`)

@@ -19,9 +19,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// Parse reads settings as users of gateways write them. Names are compared without case, underscores and hyphens: onMissingKey is
-// on_missing_key. As labels have only texts, a text may stand for what Set makes of it; one that begins with [ is a list in JSON.
-// Errors begin with the name of the setting, and show no secret.
+// Parse reads settings as users of gateways write them. Names are compared without case, underscores and hyphens: onMissingKey is on_missing_key. The
+// value of a label is always a text, so Parse also accepts the texts that Set reads, and a list in JSON as a text that begins with [. Errors begin
+// with the name of the setting, and show no secret.
 func Parse(text []byte) (rule middleware.Rule, err error) {
 	err = parseInto(reflect.ValueOf(&rule), text, "")
 	return rule, err
@@ -106,7 +106,7 @@ func parseValue(into reflect.Value, value json.RawMessage, name string) error {
 	return nil
 }
 
-// parseStructs reads a list of settings that have settings of their own. One needs no list.
+// parseStructs reads a list of settings that have settings of their own. If there is only one, it may stand without a list.
 func parseStructs(into reflect.Value, value json.RawMessage, name string) error {
 	var text string
 	if json.Unmarshal(value, &text) == nil {
@@ -160,7 +160,7 @@ func Set(into reflect.Value, name string, texts ...string) error {
 	return nil
 }
 
-// setText reads what is neither a list nor secret, or reports that the text is wrong.
+// setText reads a value that is neither a list nor secret. It reports false if the text is wrong.
 func setText(into reflect.Value, text string) bool {
 	switch {
 	case isDuration(into.Type()):
@@ -191,7 +191,7 @@ func setText(into reflect.Value, text string) bool {
 	return true
 }
 
-// isDuration knows those of package time and of Caddy.
+// isDuration reports whether a type is a duration, of package time or of Caddy.
 func isDuration(t reflect.Type) bool { return t.Name() == "Duration" }
 
 // wanted returns what a setting of this type should be.

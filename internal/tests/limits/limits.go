@@ -1,4 +1,5 @@
-// Package limits is what no door accepts: the library's options, flags, variables, the Caddyfile, JSON, the agent. Tests alone use it.
+// Package limits has values that every door to the lock must refuse. The doors are the library's options, flags, variables, the Caddyfile, JSON and
+// the agent. Only tests use it.
 package limits
 
 import (

@@ -1,5 +1,5 @@
-// Package verdicts is what a call for a lock is told, at all doors. It follows from what was seen, which TestVerdicts of package redlock goes
-// through. Tests alone use it.
+// Package verdicts says what each door to the lock tells of an error: the library, a rule, the agent, redlock run and the agent's clients.
+// TestVerdicts of package redlock goes through the situations that lead to these errors. Only tests use it.
 package verdicts
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Verdict is what is told of what was seen.
+// Verdict is what the doors tell of one situation.
 type Verdict struct {
 	Seen    string
 	Err     func(cause error) error // of package redlock, if the wait has ended for this cause, or for none
@@ -18,7 +18,7 @@ type Verdict struct {
 	Client  string                  // the error of the agent's clients
 }
 
-// All has all verdicts. Only that masters don't vote is a reason to serve a request without its lock (on_no_quorum pass).
+// All has all verdicts. A request may be served without its lock (on_no_quorum pass) for one reason only: masters don't vote.
 var All = []Verdict{
 	{"others leave it too few masters", held, 423, "held", 75, "LockHeld"},
 	{"as many wait here as may", func(error) error { return held(redlock.ErrTooManyWaiters) }, 423, "held", 75, "LockHeld"},
