@@ -9,8 +9,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
-// folded leaves out the key of a delivery if its request has another key, or waits for one, unless somebody waits for the key of
-// the delivery.
+// folded leaves out the lock on a delivery if the request also has a key of its own, or waits for one. It keeps the lock if somebody waits for it.
 func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
 	deliveries := make(map[string]bool) // the deliveries of requests that have another key, or wait for one
 	note := func(key string, r *redlock.Request) {
@@ -59,7 +58,7 @@ func requestOf(r *redlock.Request) *Request {
 	return &Request{Method: r.Method, Path: r.Path, ID: r.ID, TraceID: r.TraceID, Client: r.Client, Delivery: r.Delivery}
 }
 
-// String is one line.
+// String returns the request as one line of text.
 func (r *Request) String() string {
 	if r == nil {
 		return ""
@@ -77,7 +76,7 @@ func (r *Request) String() string {
 	return strings.TrimPrefix(text, ", ")
 }
 
-// String is one line.
+// String returns the call as one line of text.
 func (c Call) String() string {
 	text := c.Request.String()
 	if c.Rule != "" {

@@ -37,7 +37,7 @@ type Disagreement struct {
 	Text          string  `json:"text"` // the whole difference, as a sentence
 }
 
-// Processes is the response of GET /processes. It has the processes that the masters know which have answered.
+// Processes is the response of GET /processes. It has the processes that are known to the masters that have answered.
 type Processes struct {
 	Processes []Process `json:"processes"`       // sorted by instance
 	Error     string    `json:"error,omitempty"` // why some may be missing
@@ -64,8 +64,8 @@ type Master struct {
 // sort=waiting, the keys come first for which most calls wait, and of these the oldest; this list has one page.
 type Locks struct {
 	Locks   []Lock `json:"locks"`          // sorted by key, unless sort says otherwise
-	Keys    int    `json:"keys"`           // with the prefix, on all pages; of one that several hold, each slot that is held
-	Held    int    `json:"held"`           // the held ones among them
+	Keys    int    `json:"keys"`           // how many keys have the prefix, on all pages; a key with several holders counts once for each held slot
+	Held    int    `json:"held"`           // how many of these are held
 	Waiting int    `json:"waiting"`        // the sum over the keys with the prefix, on all pages: a call for several keys counts at each that it waits for
 	Next    string `json:"next,omitempty"` // the URL of the next page, relative to that of the handler
 }
@@ -80,8 +80,8 @@ type Lock struct {
 	Fence   uint64    `json:"fence,omitempty"`
 	Slot    *int      `json:"slot,omitempty"` // the slot that is held, of Slots; nil for a key that one request holds at a time
 	Slots   int       `json:"slots,omitempty"`
-	Waiting int       `json:"waiting"`           // calls of this process that wait for it
-	Line    []Call    `json:"line,omitempty"`    // the first 20 of them, without the call that the other fields are about
+	Waiting int       `json:"waiting"`           // calls of this process that wait for the key
+	Line    []Call    `json:"line,omitempty"`    // the first 20 of these calls, without the call that the other fields are about
 	Request *Request  `json:"request,omitempty"` // the request that holds the key, or the first one in line
 	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
@@ -93,7 +93,7 @@ type Inspection struct {
 	Lockers []InspectedLocker `json:"lockers"`
 }
 
-// InspectedLocker is a key as the masters of one locker see it: of one that several may hold, slot 0, or that which was asked for.
+// InspectedLocker is a key as the masters of one locker see it. If several may hold the key, it is the slot that was asked for, or slot 0.
 type InspectedLocker struct {
 	Slot       int               `json:"slot,omitempty"`
 	Held       bool              `json:"held"`            // whether a quorum has the same lock
@@ -110,7 +110,7 @@ type InspectedLocker struct {
 	Slots int         `json:"slots,omitempty"`
 }
 
-// TakenSlot is a slot of a key of which a quorum has the same lock.
+// TakenSlot is a slot of a key, if a quorum of the masters has the same lock on the slot.
 type TakenSlot struct {
 	Slot       int     `json:"slot"`
 	Fence      uint64  `json:"fence,omitempty"`
@@ -119,12 +119,12 @@ type TakenSlot struct {
 	Turn       *Turn   `json:"turn,omitempty"`
 }
 
-// Turn is a call that holds a key, or waits for it, as its process tells of it: at once in the process that is asked, and in others if
-// it has lasted for some seconds.
+// Turn is a call that holds a key, or waits for it. The process of the call tells the masters of it after some seconds. The process that is asked
+// knows its own calls at once.
 type Turn struct {
 	Call
 	Waiting int    `json:"waiting"`        // calls of that process that wait for the key
-	Line    []Call `json:"line,omitempty"` // the calls that wait behind it, at most 20
+	Line    []Call `json:"line,omitempty"` // the calls that wait behind this one, at most 20
 }
 
 // Call is a call that holds a key or waits for it. Since is when it got the key, or when it came.

@@ -52,7 +52,7 @@ type view struct {
 	Key        string // whose Inspection is shown; empty for the list of keys
 	Slot       *int   // of the key, if one was asked for
 	Inspection *Inspection
-	Problem    *Problem // why there is none
+	Problem    *Problem // the reason why there is no Inspection
 }
 
 func (v *view) Held() (n int) {

@@ -62,7 +62,7 @@ func slotted(key string, slot *int) string {
 	return fmt.Sprintf("%s, slot %d", shown(key), *slot)
 }
 
-// SlotsTaken says how many slots of the key are taken; it is empty for a key that one holds at a time.
+// SlotsTaken says how many slots of the key are taken. It is empty for a key that one request holds at a time.
 func (l *InspectedLocker) SlotsTaken() string {
 	switch taken := len(l.Taken); {
 	case taken == 0 && l.Slots == 0:

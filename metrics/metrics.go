@@ -86,7 +86,7 @@ func (e *events) Collect(to chan<- prometheus.Metric) {
 // readings are metrics that are read at the time of a scrape.
 type readings[Seen any] []reading[Seen]
 
-// reading is one of them: read shows its values, from the state that was seen.
+// reading is one of these metrics. read shows its values, from the state that was seen.
 type reading[Seen any] struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType

@@ -19,10 +19,10 @@ const version = "1"
 
 type agent struct {
 	address string
-	network string // of its socket
+	network string // unix or tcp
 	target  string
 	secure  *tls.Config // nil: without TLS
-	local   bool        // it has the clock of this machine
+	local   bool        // the agent runs on this machine, and so has the same clock
 	head    string      // the head of each request, behind its path
 
 	mu       sync.Mutex

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// conn is a connection to the agent. The transport of net/http isn't used: while the body of a request is open, it doesn't notice
-// that the agent is gone, and its goroutines cost more than the few calls here.
+// conn is a connection to the agent. The plugin doesn't use the transport of net/http: while the body of a request is open, that transport doesn't
+// notice that the agent is gone, and its goroutines cost more than the few calls here.
 type conn struct {
 	net    net.Conn
 	reader *bufio.Reader
 	sweeps int  // how often the agent had swept when the connection became idle
-	kept   bool // it was idle before
+	kept   bool // the connection was idle before
 	again  bool // the agent counted as away when the connection was taken
 }
 

@@ -19,8 +19,8 @@ type turn struct {
 	conn     *conn
 	sent     time.Time      // when the agent was asked
 	copied   *bodyCopy      // the part of the request's body that the agent has got, or nil
-	response *http.Response // of the agent
-	lines    *json.Decoder  // of the response, if the turn was had
+	response *http.Response // the agent's response
+	lines    *json.Decoder  // the lines of the response; nil if the agent has given no turn
 	first    line
 
 	// The fields of a request that has a lock. Without a lock they are nil.
@@ -62,8 +62,8 @@ const (
 	brief      = 250 * time.Millisecond // how long a turn lasts before watch reads the lines of an agent on this machine
 )
 
-// take asks the agent for a turn, and waits for it in line, until the client leaves. An error is about the agent. If the agent is about to stop, take
-// asks the agent that takes its place: at once, and then for as long as the rule's wait allows.
+// take asks the agent for a turn, and waits for the turn in line, until the client leaves. An error says why the agent could not be asked. If the
+// agent is about to stop, take asks the agent that takes its place: at once, and then for as long as the rule's wait allows.
 func (t *turn) take(r *http.Request) error {
 	withBody := t.info.ReadsBody && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
 	text, err := describe(r, withBody)
@@ -95,7 +95,7 @@ func (t *turn) take(r *http.Request) error {
 		} else if err == nil {
 			goes = true
 		} else if t.conn != nil && t.conn.kept {
-			t.agent.drop() // it was the connection of an agent that has restarted
+			t.agent.drop() // the agent has restarted since the connection was made
 		} else {
 			return err
 		}
@@ -168,7 +168,7 @@ func describe(r *http.Request, withBody bool) ([]byte, error) {
 func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 	c := t.conn
 	left := context.AfterFunc(r.Context(), func() { _ = c.net.Close() })
-	t.lines = nil // those of a turn that was broken off
+	t.lines = nil // forget the lines of a turn that was broken off
 	t.sent = time.Now()
 	_ = c.net.SetDeadline(t.sent.Add(t.info.patience))
 	_, err := fmt.Fprintf(c.net, "%s%x\r\n%s\n\r\n", t.rule.opening, len(text)+1, text)
@@ -209,9 +209,9 @@ func (t *turn) refusal() error {
 	return errors.New("it answers " + t.response.Status + ": " + detailOf(text))
 }
 
-// request returns the request for the upstream: with the headers that the agent sets, such as the fence, and without those that
-// clients sent under their names. Its context ends when the lock is lost, and when the client leaves only if the rule says so. A
-// handler that uses r after the lock is released finds no fence at all.
+// request returns the request for the upstream. It sets the headers that the agent sets, such as the fence, in place of headers that a client has
+// sent under their names. The context of the request ends when the lock is lost, and when the client leaves only if the rule says so. A handler that
+// uses r after the lock is released finds no fence at all.
 func (t *turn) request(r *http.Request) *http.Request {
 	for _, name := range t.first.Strip {
 		delete(r.Header, name)
@@ -243,9 +243,9 @@ func (t *turn) request(r *http.Request) *http.Request {
 	return served
 }
 
-// listen starts watch. The lease counts from the marks that were sent, so watch could only notice a lock that ends early: with an agent
-// on this machine, brief requests end without it. A connection through a network may end at the agent alone, which then releases the
-// lock, so in this case watch begins at once.
+// listen starts watch, which reads the lines of the agent. With an agent on this machine, watch begins only when the turn has lasted a while: the
+// lease counts from the mark that was sent, so nothing is missed, and brief requests need no watch. A connection through a network may break so that
+// only the agent notices, and releases the lock. So with such an agent, watch begins at once.
 func (t *turn) listen() {
 	t.read = make(chan struct{})
 	after := time.Duration(0)
@@ -258,7 +258,7 @@ func (t *turn) listen() {
 	t.watcher = time.AfterFunc(after, t.watch)
 }
 
-// end ends a turn that was had. The lock is released before the response ends, unless the agent takes long.
+// end ends a turn that the agent has given. The lock is released before the response ends, unless the agent takes long.
 func (t *turn) end(broken bool) {
 	alone := t.watcher == nil || t.watcher.Stop()
 	if broken || (t.ctx != nil && t.ctx.Err() != nil) {
