@@ -134,8 +134,8 @@ func (a *agentCommand) run(ctx context.Context) error {
 	return locker.Close()
 }
 
-// untilSignaled returns a context that ends when the process is told to end. The next signal then ends the process at once, and
-// leaves the locks to their TTL; with signal.NotifyContext that signal would be lost.
+// untilSignaled returns a context that ends when the process is told to end. The next signal ends the process at once, and leaves the locks to their
+// TTL. With signal.NotifyContext the next signal would be lost.
 func untilSignaled(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	caught := make(chan os.Signal, 1)

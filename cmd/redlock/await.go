@@ -85,11 +85,11 @@ type awaiting struct {
 	door   door
 	began  time.Time
 	end    time.Time // zero: none
-	moves  time.Time // until when another agent may take the place of one that takes no more locks
+	moves  time.Time // when to give up waiting for an agent that takes the place of one that takes no more locks
 	giveUp context.CancelCauseFunc
 }
 
-// rest returns how long the lock may be waited for from now on; nil: without an end.
+// rest returns for how long the command may go on waiting for the lock; nil means without an end.
 func (w *awaiting) rest() *time.Duration {
 	switch {
 	case w.run.tries():
@@ -207,7 +207,7 @@ func (w *awaiting) connects(status redlock.Status) bool {
 	return !status.Ready() && hopeful >= status.Quorum && time.Since(w.began) < time.Second
 }
 
-// tellMasters says that too few masters have a vote: until a time, if that is known. since is when the patience with them began.
+// tellMasters says that too few masters have a vote, and until when, if that is known. since is when the command began to be patient with them.
 func (w *awaiting) tellMasters(status redlock.Status, until, since time.Time) {
 	if !until.IsZero() && (w.end.IsZero() || until.Before(w.end)) {
 		tell("waiting for masters that have just started, and may have forgotten locks: they have no vote before %s, for another %v; %s",

@@ -125,21 +125,21 @@ const heldVariable = "REDLOCK_HELD"
 
 func heldAbove() map[string]uint64 {
 	held := make(map[string]uint64)
-	_ = json.Unmarshal([]byte(os.Getenv(heldVariable)), &held) // who sets it to something else holds nothing
+	_ = json.Unmarshal([]byte(os.Getenv(heldVariable)), &held) // a variable that is not JSON names no keys
 	if held == nil {
 		held = make(map[string]uint64)
 	}
 	return held
 }
 
-// refuseOwn returns an error if a redlock run above this one has the key, which would wait for itself. Its variable alone doesn't say so:
-// a daemon may have inherited it, and the lock may be gone.
+// refuseOwn returns an error if a redlock run above this one has the key, because this one would wait for itself. The variable alone doesn't prove
+// that: a daemon may have inherited it, and the lock may be gone.
 func (c *runCommand) refuseOwn(ctx context.Context, inspect func(context.Context) (holder string, fence uint64)) error {
 	own, above := heldAbove()[c.key]
 	if !above || c.most > 1 {
 		return nil
 	}
-	if holder, fence := inspect(ctx); holder == "" || fence != 0 && fence != own { // 0: the masters forget it for a moment between renewals
+	if holder, fence := inspect(ctx); holder == "" || fence != 0 && fence != own { // a fence of 0 is not another fence: the masters forget it for a moment between renewals
 		return nil
 	}
 	return &coded{codeUsage, errors.New("the redlock run around this one has the lock on the same key: this one would wait for itself")}

@@ -20,7 +20,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// operatorsCmds are the commands that caddy redlock has, too. Here they ask the masters.
+// operatorsCmds are the commands that caddy redlock has as well. Here they ask the masters.
 func operatorsCmds() []*cobra.Command {
 	program := &cli.Program{
 		Name:   "redlock",
@@ -78,7 +78,7 @@ func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Val
 	return fmt.Errorf("status %d: %s", w.status, w.Bytes())
 }
 
-// awaitMasters waits until it is known of each master whether it can be reached: nobody has asked it before.
+// awaitMasters waits until it is known of each master whether it can be reached, because the new locker has asked none of them before.
 func (o *ownConsole) awaitMasters(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, connectPatience)
 	defer cancel()

@@ -196,7 +196,7 @@ func (c *runCommand) run() error {
 	j := job.Job{Command: c.command, Env: c.environment(held), KillAfter: c.after}
 	result, err := j.Run(held.lease, signals)
 	heldFor := c.maxHold > 0 && (errors.Is(result.Lost, redlock.ErrMaxHold) ||
-		(errors.Is(result.Lost, job.ErrLate) || errors.Is(result.Lost, errLeaseEnded)) && !time.Now().Before(first.Add(c.maxHold-c.ttl))) // the lease began no earlier
+		(errors.Is(result.Lost, job.ErrLate) || errors.Is(result.Lost, errLeaseEnded)) && !time.Now().Before(first.Add(c.maxHold-c.ttl))) // the lease began at first less the ttl, or later
 	freed := held.free(err == nil && c.period > 0 && result.Lost == nil && (result.Code == 0 || c.attempts == 1))
 	var failed *job.StartError
 	switch {
@@ -236,7 +236,7 @@ func (c *runCommand) lockHold() time.Duration {
 	return c.maxHold + c.after
 }
 
-// endedBefore reports whether the release says that the lock had ended before, so that another may have had it.
+// endedBefore reports whether an error of the release says that the lock had ended before, so that another process may have had the lock.
 func endedBefore(err error) bool {
 	return errors.Is(err, redlock.ErrExpired) || errors.Is(err, redlock.ErrNotOwner) || errors.Is(err, redlock.ErrLost)
 }
