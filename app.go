@@ -92,7 +92,7 @@ type App struct {
 	ctx        caddy.Context
 	bodies     *middleware.Budget
 	sealer     *middleware.Sealer // nil if responses are not encrypted
-	hideBudget func()             // removes the budget from the metrics; nil if they don't have it
+	hideBudget func()             // removes the budget from the metrics; nil if the metrics don't show it
 	settings   settings
 	share      *share
 
@@ -157,8 +157,8 @@ func (a *App) inMemory() bool {
 	return len(a.settings.URLs) == 1 && strings.HasPrefix(a.settings.URLs[0], "memory:")
 }
 
-// Start joins the pool of lockers, unless a request has done so already, because the app http may have started before. It does not wait
-// for the masters.
+// Start joins the pool of lockers, unless a request has done so already: the app http may have started before this app. Start does not wait for the
+// masters.
 func (a *App) Start() error {
 	a.warnOfForged(a.ctx)
 	return a.share.take(&a.settings)
@@ -187,9 +187,9 @@ func (a *App) join(ctx context.Context) (*redlock.Locker, error) {
 // Stop does nothing: requests may still hold locks. Cleanup leaves the pool.
 func (a *App) Stop() error { return nil }
 
-// Cleanup leaves the pool. The locker is closed when the last request that uses it is done, and hold_after_abort holds no key for one any
-// more. If the grace period of an exit is over before, the process ends without releasing its locks. Then the leases keep other processes
-// out, while the upstream may not have noticed yet that nobody reads its response.
+// Cleanup leaves the pool. The locker is closed when its last request is done, and hold_after_abort holds no more keys. If the grace period of an
+// exit is over before that, the process ends without releasing its locks. Then the leases keep other processes out, because an upstream may not have
+// noticed yet that nobody reads its response.
 func (a *App) Cleanup() error {
 	if a.hideBudget != nil {
 		a.hideBudget()

@@ -80,7 +80,7 @@ type Handler struct {
 
 	app        *App
 	serializer *middleware.Serializer
-	hideRule   func() // removes the rule from the metrics; nil if they don't have it
+	hideRule   func() // removes the rule from the metrics; nil if the metrics don't show it
 	lines      *notices.Queue[notices.Line]
 }
 
@@ -189,7 +189,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		show(r, h, turn, false)
 		return serveInPlace(w, r, inner, next)
 	})
-	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped one comes from another rule, which has made a response of it
+	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped refusal comes from another rule, which has made a response of it
 	if !refused {
 		return err
 	}
@@ -227,7 +227,7 @@ func authenticated(r *http.Request) string {
 	return id
 }
 
-// clientIP returns the client's address as Caddy determines it by trusted_proxies, or that of the connection.
+// clientIP returns the client's address as Caddy determines it by trusted_proxies, or else the address of the connection.
 func clientIP(r *http.Request) string {
 	ip, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	return cmp.Or(ip, r.RemoteAddr)
@@ -274,7 +274,7 @@ func (c *insideContext) Value(key any) any { return c.now().Value(key) }
 
 // remain adds a user to the locker, for as long as hold_after_abort holds the keys of a request that has ended.
 func (h *Handler) remain() (leave func()) {
-	_, _ = h.app.settings.join() // it has the locker, whose user the request still is
+	_, _ = h.app.settings.join() // this can't fail: the request still is a user of the locker
 	return h.leave
 }
 
@@ -289,14 +289,14 @@ func (h *Handler) leave() {
 // too.
 func (h *Handler) check() error {
 	rule := h.Rule
-	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's is not known yet
+	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's budget is not known yet
 	rule.Verify = anySecrets(h.Verify)
 	_, err := middleware.Compile(rule, placeholderOf)
 	return err
 }
 
-// finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its
-// upstream returns 499, if the client has left, or more.
+// finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its upstream returns a
+// status of 499, if the client has left, or a higher one.
 func finished(err error) bool {
 	var response caddyhttp.HandlerError
 	return errors.As(err, &response) && response.StatusCode > 0 && response.StatusCode < 499
@@ -392,7 +392,7 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 	return func(r *http.Request) (string, error) {
 		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		switch value, _ := repl.Get(name); value := value.(type) {
-		case nil: // unknown, perhaps because the handler that sets it was not run
+		case nil: // the placeholder is unknown, perhaps because the handler that sets it was not run
 			return "", middleware.ErrMissingKey
 		case error:
 			return "", value
@@ -447,7 +447,7 @@ func pathPart(name string) (middleware.KeyFunc, error) {
 	}, err
 }
 
-// turnVar is the variable of a request that has its shown.
+// turnVar is the variable of a request whose value is the *shown of the request.
 const turnVar = "http.redlock"
 
 // shown has the turns that the placeholders and the access log show of a request. It computes a value only when the value is

@@ -42,7 +42,7 @@ func checkServer(ctx caddy.Context, server *caddyhttp.Server) error {
 	return nil
 }
 
-// site is a route of the server, and the hosts that it is for.
+// site is a route of the server, with the hosts for which the route is.
 type site struct {
 	route caddyhttp.Route
 	hosts []string // nil for all
@@ -82,7 +82,7 @@ func sitesOf(ctx caddy.Context, routes caddyhttp.RouteList) (sites []site) {
 	return sites
 }
 
-// host is a kind of host that the routes of a server tell apart, and the routes that a request for it comes to.
+// host is a kind of host that the routes of a server distinguish, with the routes that a request for such a host reaches.
 type host struct {
 	name           string // "" for a host that no route names
 	routes, errors caddyhttp.RouteList
@@ -111,7 +111,7 @@ func hostsOf(ctx caddy.Context, server *caddyhttp.Server) iter.Seq[host] {
 	}
 }
 
-// reached returns the routes that a request for a host comes to.
+// reached returns the routes that a request for this host reaches.
 func reached(sites []site, host string) (routes caddyhttp.RouteList) {
 	for _, s := range sites {
 		if s.hosts != nil && !slices.ContainsFunc(s.hosts, func(pattern string) bool { return matchesHost(pattern, host) }) {
@@ -125,7 +125,7 @@ func reached(sites []site, host string) (routes caddyhttp.RouteList) {
 	return routes
 }
 
-// matchesHost reports whether a pattern matches a host, which may be a pattern itself.
+// matchesHost reports whether a pattern matches a host. The host may be a pattern itself.
 func matchesHost(pattern, host string) bool {
 	want, have := strings.Split(pattern, "."), strings.Split(host, ".")
 	if len(want) != len(have) {
@@ -143,7 +143,7 @@ func isConditional(route caddyhttp.Route) bool {
 	return len(route.MatcherSetsRaw) > 0 || len(conditionsOf(route)) > 0
 }
 
-// conditionsOf returns the loaded matchers of a route without the one that removes headers.
+// conditionsOf returns the loaded matchers of a route, without the matcher that removes forged headers.
 func conditionsOf(route caddyhttp.Route) (sets caddyhttp.MatcherSets) {
 	for _, set := range route.MatcherSets {
 		if len(set) > 0 {
@@ -158,10 +158,10 @@ func conditionsOf(route caddyhttp.Route) (sets caddyhttp.MatcherSets) {
 	return sets
 }
 
-// node has the facts about a handler that matter here. The handler may be loaded or not.
+// node has the facts about a handler that the checks of routes need. The handler may be loaded or not.
 type node struct {
 	Handler        string                      `json:"handler"`
-	Name           string                      `json:"name"` // of a named route
+	Name           string                      `json:"name"` // the named route that the handler invokes
 	URI            string                      `json:"uri"`
 	Routes         caddyhttp.RouteList         `json:"routes"`
 	Errors         *caddyhttp.HTTPErrorConfig  `json:"errors"`
@@ -187,7 +187,7 @@ func nodesOf(route caddyhttp.Route) (nodes []node) {
 	return nodes
 }
 
-// readNode reads a handler as far as it has these settings; a handler that is none of Caddy's may have others of their names.
+// readNode reads the settings of a handler that a node has. Handlers of other modules may have settings of the same names, which mean something else.
 func readNode(text []byte) node {
 	n := node{text: string(text)}
 	_ = json.Unmarshal(text, &n)
@@ -234,13 +234,14 @@ const protocolFastCGI = "fastcgi"
 
 type walk struct {
 	server  *caddyhttp.Server
-	invoked []string // the named routes that it is in
+	invoked []string // the named routes that the walk is in
 
 	refusing  []refusing // the rules whose refusals come to the routes
 	rewriting bool       // the routes of these rules have a rewrite
 }
 
-// refusing is a rule, and whether it has seen another path than the client's, so that the same key template may make another key elsewhere.
+// refusing is a rule that may refuse a request. rewritten says whether the request may have been rewritten before, so that the same key template may
+// make another key elsewhere.
 type refusing struct {
 	rule      *middleware.Rule
 	rewritten bool
@@ -259,7 +260,7 @@ func (w walk) refusedBy(routes caddyhttp.RouteList) walk {
 	return w
 }
 
-// into returns the routes inside of a handler, and the walk through them. A named route that invokes itself ends there.
+// into returns the routes inside of a handler, and the walk through them. It returns no routes for a named route that invokes itself.
 func (w walk) into(n node) (walk, caddyhttp.RouteList) {
 	if n.Handler != "invoke" {
 		return w, n.Routes
@@ -305,12 +306,12 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 
 // progress is the state of a request when it reaches a handler.
 type progress struct {
-	own       bool               // it was rewritten to a page of the error route's own
-	rewritten bool               // it may have been rewritten
-	guarded   bool               // it has come through redlock_guard
-	locked    []int              // those of the refusing rules whose keys it has again
-	required  *Require           // it has come through redlock_require; nil if not
-	rules     []*middleware.Rule // the rules that may have taken it
+	own       bool               // the request was rewritten to a page of the error route's own
+	rewritten bool               // the request may have been rewritten
+	guarded   bool               // the request has come through redlock_guard
+	locked    []int              // the indices of the refusing rules whose keys the request has locked again
+	required  *Require           // the redlock_require that the request has passed; nil for none
+	rules     []*middleware.Rule // the rules that may have taken the request
 }
 
 func (p progress) and(other progress) progress {
@@ -327,7 +328,7 @@ func (p progress) and(other progress) progress {
 	return both
 }
 
-// without returns the rules that have other names than some.
+// without returns the rules whose names differ from the names of some.
 func without(rules, some []*middleware.Rule) []*middleware.Rule {
 	return slices.DeleteFunc(slices.Clone(rules), func(rule *middleware.Rule) bool { return slices.Contains(namesOf(some), rule.RuleName()) })
 }
@@ -339,7 +340,7 @@ func namesOf(rules []*middleware.Rule) (names []string) {
 	return names
 }
 
-// excludesLike reports whether two rules exclude the same requests, each the other's, too.
+// excludesLike reports whether requests under two rules exclude each other as requests under one rule do.
 func excludesLike(rule, refused *middleware.Rule) bool {
 	slots := func(r *middleware.Rule) []int {
 		if len(r.Concurrency) == 0 {

@@ -39,7 +39,7 @@ func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
 func (a *App) stripAll(ctx caddy.Context, loading *caddyhttp.Server) {
 	if !a.strips[loading] {
 		a.strips[loading] = a.newForged().standBefore(loading, loading.Routes, isLoading(loading.Routes))
-		if loading.Errors != nil { // to which Caddy sends a request with a wrong host for its certificate at once
+		if loading.Errors != nil { // Caddy sends a request whose host doesn't fit its certificate directly to the error routes
 			a.newForged().standBefore(loading, loading.Errors.Routes, isLoading(loading.Errors.Routes))
 		}
 	}
@@ -88,7 +88,8 @@ type forgedHeaders struct {
 
 func (a *App) newForged() *forgedHeaders { return &forgedHeaders{names: &a.ourHeaders} }
 
-// MatchWithError removes the headers. It decides nothing: in a set of its own it only matches where there is no other set.
+// MatchWithError removes the headers. It never decides whether a route is taken: in a set of its own, it matches only if the route has no set of
+// other matchers.
 func (f *forgedHeaders) MatchWithError(r *http.Request) (bool, error) {
 	middleware.StripHeaders(r, *f.names...)
 	return f.alone(), nil

@@ -16,7 +16,7 @@ import (
 func init() {
 	caddy.RegisterModule(Guard{})
 	httpcaddyfile.RegisterHandlerDirective("redlock_guard", parseGuard)
-	httpcaddyfile.RegisterDirectiveOrder("redlock_guard", httpcaddyfile.Before, "map") // before those that change the target
+	httpcaddyfile.RegisterDirectiveOrder("redlock_guard", httpcaddyfile.Before, "map") // before the directives that change the target
 }
 
 // Guard refuses, with 400, requests that the matchers of redlock may miss although an upstream serves them as others: with a target
@@ -45,7 +45,7 @@ func (g *Guard) Provision(ctx caddy.Context) error {
 	return nil
 }
 
-// Cleanup ends the series of the guard, unless another configuration has one.
+// Cleanup ends the series of the guard in the metrics, unless another configuration has a guard.
 func (g *Guard) Cleanup() error {
 	if g.hideRule != nil {
 		g.hideRule()
@@ -114,7 +114,7 @@ func excludes(matcher any, r *http.Request) bool {
 	case *caddyhttp.MatchPath:
 		return !slices.ContainsFunc(*matcher, func(pattern string) bool { return middleware.Mentions(r, firstWord(pattern)) })
 	case *forgedHeaders:
-		return !matcher.alone() // it leaves the decision to the others
+		return !matcher.alone() // the matcher leaves the decision to the other matchers
 	case *caddyhttp.MatchNot:
 		return slices.ContainsFunc(matcher.MatcherSets, func(set caddyhttp.MatcherSet) bool {
 			if len(set) != 1 {
@@ -127,8 +127,7 @@ func excludes(matcher any, r *http.Request) bool {
 	return false
 }
 
-// firstWord returns the text that every path of a pattern begins with, as far as its first segment has no wildcard. It may be
-// empty.
+// firstWord returns the text with which every path of a pattern begins: the first segment, up to a wildcard. It may be empty.
 func firstWord(pattern string) string {
 	word, _, _ := strings.Cut(strings.TrimPrefix(strings.ToLower(pattern), "/"), "/")
 	if i := strings.IndexAny(word, "*%{"); i >= 0 {

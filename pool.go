@@ -64,17 +64,17 @@ func (s *settings) join() (*redlock.Locker, error) {
 	return pooled.(pooledLocker).Locker, nil
 }
 
-// share is an app's own use of its pooled locker, besides the uses by its requests. It begins with the first request or with Start, whichever
+// share is the use of a pooled locker by an app itself, besides the uses by its requests. It begins with the first request or with Start, whichever
 // comes first, and ends with Cleanup, so that the locker stays while there is no request.
 type share struct {
 	once   sync.Once
 	taken  bool
 	err    error
 	locker *redlock.Locker
-	before []pooledLocker // the strangers that were in use when the share began
+	before []pooledLocker // the lockers of other settings that were in use when the share began; see strangers
 }
 
-// take joins the pool, the first time.
+// take joins the pool when it is called for the first time.
 func (s *share) take(of *settings) error {
 	s.once.Do(func() {
 		s.locker, s.err = of.join()
