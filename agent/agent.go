@@ -74,7 +74,8 @@ func WithObservers(of func(rule string) (o middleware.Observer, release func()))
 // WithLogger sets the log. No key, token or secret is logged. Default: the Locker's logger.
 func WithLogger(logger *slog.Logger) Option { return func(a *Agent) { a.logger = logger } }
 
-// WithOther sets the handler for all paths that aren't the agent's own, such as metrics and the console. It needs the same token. Default: 404.
+// WithOther sets the handler for all paths that aren't the agent's own, such as metrics and the console. Requests for these paths need the same
+// token. Default: 404.
 func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
 
 // New returns the agent of a Locker. The caller closes the Locker after Serve has returned nil. If Serve returns an error, clients may still hold

@@ -320,7 +320,7 @@ func (b *body) readAhead(ctx context.Context) {
 	}
 }
 
-// readError returns the error with which a request is refused after this error of a read.
+// readError turns an error of reading the body into the error with which the request is refused.
 func readError(ctx context.Context, err error) error {
 	var tooLarge *http.MaxBytesError
 	switch {

@@ -22,7 +22,7 @@ import (
 // Delivery says whose response a request gets: requests that are equal in all of its parts are one delivery, and all but the first are repeats.
 // docs/guarantees.md#whose-response-it-is describes it. The rule isn't a part, because one request may pass several rules, and a rule may be renamed.
 type Delivery struct {
-	Keys   []string // the request's keys, in any order; none under a rule with IdempotencyKey that compares fingerprints
+	Keys   []string // the request's keys, in any order; none under a rule that compares them in the fingerprint instead
 	ID     string   // the ID that the sender gave the delivery
 	Host   string   // the requested host, without a port: "shop.example.com"
 	Site   string   // replaces the host if the rule has a Site

@@ -749,7 +749,7 @@ func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	return response.Wrap(s.w, o)
 }
 
-// noteSlowClient logs that a client has kept its response waiting, and so perhaps the lock, unless that was logged just now.
+// noteSlowClient logs that a client took its response slowly, and so perhaps kept the lock from others, unless that was logged just now.
 func (s *serving) noteSlowClient(written *response.Writer) {
 	message := "client took its response too slowly, and was cut off"
 	switch {

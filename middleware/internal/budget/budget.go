@@ -9,7 +9,7 @@ import (
 
 const (
 	smallBody = 16 << 10 // bytes; most bodies are smaller
-	keptPart  = 8        // the part of a budget that is reserved for small bodies: one in this many
+	keptPart  = 8        // 1/keptPart of a budget is reserved for small bodies
 	share     = 3        // a client may take this many times as much as it leaves to others
 )
 

@@ -10,7 +10,7 @@ import (
 
 const (
 	keepRefusals   = time.Hour // the longest time for a response of 4xx, because clients without rights can cause as many as they like
-	refusalsPart   = 8         // responses of 4xx have one part in so many of a quota for themselves, and get no more
+	refusalsPart   = 8         // 1/refusalsPart of a quota is for responses of 4xx alone, and they get no more
 	storedOverhead = 500       // bytes that a response takes on a master in addition to its own
 
 	quotaSteps = 64 // the quota frees the bytes of expired responses in this many steps, so that it needs no entry for each response

@@ -104,7 +104,7 @@ func (r *Recorder) grow(n int) bool {
 	return true
 }
 
-// Forget makes the response one that isn't remembered, because the handler took over its connection.
+// Forget makes sure that the response isn't remembered, because the handler has taken over its connection.
 func (r *Recorder) Forget() { r.pass(Hijacked) }
 
 func (r *Recorder) pass(why string) {

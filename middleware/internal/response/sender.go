@@ -8,7 +8,7 @@ import (
 
 const (
 	piece     = 32 << 10 // the most bytes of one write
-	perSecond = 16 << 10 // the client has a second more for this many bytes
+	perSecond = 16 << 10 // the client gets one more second for each time that it has taken this many bytes
 )
 
 // sender writes to a client, and gives the client up if the client keeps its response waiting too long, because the client could hold a lock, or
