@@ -12,8 +12,8 @@ type absence struct {
 	err   *QuorumError
 }
 
-// rest returns how long a call may still wait for the masters, of the time masters for which it may wait in all. It is negative if that time is over.
-// A nil absence has used none of it.
+// rest returns how long a call may still wait for masters: the given time, less the age of the absence. It is negative if that time is over. A nil
+// absence leaves the whole time.
 func (a *absence) rest(masters time.Duration) time.Duration {
 	if a == nil {
 		return masters
@@ -47,8 +47,8 @@ func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 	return &absence{since, err}
 }
 
-// mayAsk reports whether a call may ask for a key for which too few masters have a vote. One call of the process may ask every askGap; thousands wait
-// for its result.
+// mayAsk reports whether a call may ask for a key for which too few masters have a vote. One call of the process may ask in each askGap. Thousands
+// may wait for such keys, and the result of that call tells them enough.
 func (l *shared) mayAsk() bool {
 	now, last := int64(time.Since(l.gates.began)), l.askedAbsent.Load()
 	return now-last >= int64(askGap) && l.askedAbsent.CompareAndSwap(last, now)

@@ -19,10 +19,10 @@ type state uint8
 
 const (
 	entering    state = iota // the call looks whether other calls of this process are in its way
-	hearing                  // a try-lock waits for the result of an attempt of such a call
+	hearing                  // a try-lock waits for the result of another call's attempt
 	inLine                   // the call waits in line behind others
 	heading                  // the call is the head for all of its keys, and waits until it may ask the masters
-	asking                   // attempts are under way, with a place in the pace of the process
+	asking                   // attempts are under way, and count against the pace of the process
 	takingOver               // attempts are under way that take over from the lock before this call's, or from the call's own lost attempts
 	contending               // the call waits, because other calls have votes for the key, too: a try-lock, or a call for a key with several holders
 	releasing                // the call waits, because its slot is about to be released on the masters
@@ -46,9 +46,8 @@ var waitsFor = [failed + 1]string{
 	unwoken:     "a time, as a master can't wake it",
 }
 
-// The pauses between attempts where no master wakes us. A waiter's pause doubles up to waitMost, so that a
-// long wait costs the masters little. The pause after split votes is short, and random so that one of the
-// callers comes first.
+// The pauses between attempts where no master wakes the call. A waiter's pause doubles up to waitMost, so that a long wait costs the masters little.
+// The pause after split votes is short. It is also random, so that one of the callers comes first.
 const (
 	waitLeast  = 5 * time.Millisecond
 	waitMost   = 100 * time.Millisecond
@@ -75,23 +74,23 @@ type call struct {
 
 	order     uint64             // the call's number among all calls of this process; 0 before it enters
 	ahead     int                // how many calls were before it in line, those with a lock included
-	promoted  chan *vote.Attempt // gets a value when the call becomes the head: the attempt if the lock before was handed on, otherwise nil
-	done      *DoneError         // the result that the head before this call has met, if the call wants results; set before it becomes the head
+	promoted  chan *vote.Attempt // gets, when the call becomes the head, the attempt for a lock handed to it, or nil
+	done      *DoneError         // the result that the head before this call has met; set before promoted gets a value, and only if the call wants results
 	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 if not known yet
-	asksUntil atomic.Int64       // when its last attempt ends, at the earliest: a time.Duration since the gates began, on our monotonic clock
+	asksUntil atomic.Int64       // when the last attempt ends, at the earliest: a time.Duration since the gates began
 
 	blocked *place       // the place at which other calls of this process are in its way
 	later   <-chan error // gets the result of the calls in its way, or is closed when this call should look again
 
 	lost       *place          // the place whose attempt is lost
-	doubts     int8            // how often the call will still doubt what other calls have found out about the masters
+	doubts     int8            // how often the call may still ask again where other calls have found no quorum: see isDoubtful
 	again      int8            // how often the call has asked again at once, for its own slot or an offered one
 	subscribed bool            // the call counts as waiting for wake-ups
 	tries      uint32          // how many attempts are over
 	pause      time.Duration   // the pause before the next attempt if no master wakes the call; longer each time
 	rest       time.Duration   // how long the call waits at most in its present state
 	settled    <-chan struct{} // closed when the subscriptions for the call are made
-	insists    time.Duration   // the time since began until which the call keeps its places for all of its keys: see insistsOn
+	insists    time.Duration   // until when the call keeps its places for all of its keys, as the time since began: see insistsOn
 	haste      haste
 	via        Via
 	err        error // the error before the last wait; at the end, the reason why the call must leave
@@ -167,7 +166,7 @@ func (c *call) giveUp(err error) state {
 	return c.fail(err)
 }
 
-// stopped returns the reason why the call must leave, or nil. ctx ends the present wait.
+// stopped returns the reason why the call must leave, or nil. ctx bounds the present wait.
 func (c *call) stopped(ctx context.Context) error {
 	select {
 	case <-c.closing:
@@ -268,8 +267,8 @@ func (c *call) awaitFirst() error {
 	}
 }
 
-// standInLine waits until the call becomes the head. A call whose wait ends during the first attempt of the call before it waits for that attempt
-// too, as a try-lock does, to know whether anybody has the lock; but no longer than masters may take to answer.
+// standInLine waits until the call becomes the head. If the call's wait ends during the first attempt of the call before it, it waits for that
+// attempt, too, to know whether anybody has the lock. It does so no longer than masters may take to answer.
 func (c *call) standInLine() state {
 	err := error(nil)
 	ctx := c.waiting()
@@ -370,8 +369,8 @@ func (p *place) handOn(former *vote.Attempt) {
 	p.promoted <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
 }
 
-// longWait is how long a call stands in line behind one lock of its own process before the log says so: it may be waiting for itself, in a way that
-// its context doesn't show. Most calls wait for less.
+// longWait is how long a call waits for one lock of its own process before the log says so. The holder of that lock may itself wait for the call, and
+// then neither ends. Most calls wait for less.
 const longWait = 10 * time.Second
 
 // tellLongWait tells the Observer, and now and then the log, that the call waits for a lock that this process held before the call came.
@@ -401,7 +400,7 @@ const (
 // gap is askGap, or a third of the TTL if that is shorter, because a call must ask at least that often.
 func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
 
-// rest returns how long to wait before asking again. ask counts each time.
+// rest returns how long the call must wait before it asks again.
 func (h *haste) rest(gap time.Duration) time.Duration {
 	return time.Until(h.full.Add(-(mostHaste - 1) * gap))
 }
@@ -469,8 +468,8 @@ func (c *call) placeBy() time.Time {
 	return least
 }
 
-// awaitMasters waits while too few masters have a vote, until they are back, or this call is to ask whether they are. It returns why the call must
-// leave, or nil.
+// awaitMasters waits while too few masters have a vote. It returns nil when the masters are back, or when it is this call's turn to ask whether they
+// are. Otherwise it returns the reason why the call must leave.
 func (c *call) awaitMasters() error {
 	if c.try || !c.lacksMasters.Load() {
 		return nil
@@ -524,8 +523,8 @@ func (c *call) number() (now int64) {
 	return now
 }
 
-// ask sends an acquire for the key to all masters. The fields of ask differ between the attempts of a call. With Former, each command first
-// releases that attempt, whose lock is handed on, or whose grants are taken over.
+// ask sends an acquire for the key to all masters. Its caller sets the fields that differ between the attempts of a call. If Former is set, each
+// command first releases that attempt: its lock is handed on, or its grants are taken over.
 func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	if p.tickets == nil {
 		p.tickets = append(p.room[:0], make([]link.TicketState, len(p.voters.Streams))...)
@@ -540,7 +539,7 @@ func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	return p.voters.Ask(ask)
 }
 
-// win completes the attempts that are under way, even if the call must not wait any longer. The end of ctx abandons them.
+// win completes the attempts that are under way, even if the call must not wait any longer. Only the end of c.ctx abandons them.
 func (c *call) win() state {
 	c.lost = c.collect()
 	if c.state == asking {
@@ -563,9 +562,9 @@ func (c *call) win() state {
 	return c.afterLoss()
 }
 
-// collect waits for the grants, for the timeout of one round, and then, for that of another, until the fences are stored and the heart allows the
-// locks. It returns nil if all keys are won, or a place whose attempt is lost. All locks of a call get the largest of their fences, so that the call
-// has one fencing token.
+// collect waits for the grants. Then it waits until the fences are stored and the heart allows the locks. Each of the two waits lasts for the timeout
+// of one round at most. collect returns nil if all keys are won, or a place whose attempt is lost. All locks of a call get the largest of their
+// fences, so that the call has one fencing token.
 func (c *call) collect() (lost *place) {
 	var fence int64
 	within := c.round()
@@ -592,7 +591,7 @@ func (c *call) collect() (lost *place) {
 	return lost
 }
 
-// round returns the time for a round. The calls behind this one may see when it ends.
+// round returns the time for a round. The calls in line behind this one read the round's end from asksUntil.
 func (c *call) round() vote.Span {
 	return vote.NewSpanOf(c.places[0].attempt.Timeout, c.gates.began, &c.asksUntil)
 }
@@ -669,10 +668,10 @@ func (c *call) takeOver() state {
 	return takingOver
 }
 
-// insistsOn reports whether a call that has just met a call for several keys should try again soon. If calls for several keys want overlapping
-// keys, each may win one key and give it back, by turns. So a call that is refused in favor of another one gives back what it has, but keeps its
-// place for all of its keys: the oldest call is granted all, because no younger call is granted any of them. The other call may have won, so this
-// lasts for the timeout of one round only: then the call keeps nobody from free keys.
+// insistsOn reports whether a call that has just met a call for several keys should try again soon. If calls for several keys want overlapping keys,
+// each may win one key and give it back, by turns. So a call that is refused in favor of another one gives back the locks that it has won, but keeps
+// its place for all of its keys. Then the oldest call is granted all of them, because no younger call is granted any. The other call may have won, so
+// the call keeps its places only for the timeout of one round, and then leaves the free keys to others.
 func (c *call) insistsOn() bool {
 	if !c.subscribed || c.lost.attempt.Unwoken || !slices.ContainsFunc(c.places, func(p *place) bool { return p.attempt.MetSeveral() }) {
 		return false
@@ -685,7 +684,7 @@ func (c *call) insistsOn() bool {
 	return c.rest > 0
 }
 
-// insist gives back what the call has, and waits until the call is woken for the key that it was refused, or the rest is over.
+// insist gives back the locks that the call has won. It waits until a master wakes the call for the refused key, or c.rest is over.
 func (c *call) insist() state {
 	c.release(c.places...)
 	timer := time.NewTimer(c.rest)
@@ -763,7 +762,7 @@ func (c *call) chooseWait(absent *absence) state {
 	case c.subscribed && c.voters.Deny():
 		c.trace(lost, c.err, 0, failed)
 		return c.giveUp(endedBy(ErrNotWoken, c.err))
-	case lost.IsFirst(), lost.Offer() > 0: // others have votes for the slot, and the leader doesn't know that, or offers a slot in vain
+	case lost.IsFirst(), lost.Offer() > 0: // others have votes for the slot, and the leader doesn't know it
 		c.pause = min(2*c.pause, waitMost)
 		return contending
 	case !c.subscribed && c.lost.slots > 1 && !lost.Unwoken: // all masters that refused the call have already put it into their queues
@@ -772,7 +771,7 @@ func (c *call) chooseWait(absent *absence) state {
 		c.rest = lost.Patience()
 		return queued
 	case !c.subscribed:
-		// Ask again when the subscriptions are made, because earlier messages are missed.
+		// A message before the subscriptions are made is missed, so the call asks again when they are.
 		c.subscribed = true
 		c.gates.drainWakeUps(c)
 		c.settled, c.rest = c.subscriptions.begin(), lost.Timeout

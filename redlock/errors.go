@@ -24,13 +24,13 @@ var (
 	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
 	// *UnreadableError; only calls with WithRecall return it.
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
-	// ErrNotRemembered is the error of inspect.Forget if no result is remembered for the key, and of Once, OncePer, UnlockWith and UnlockDone if the work was
-	// done, but fewer than a quorum of the masters have confirmed that they know it.
+	// ErrNotRemembered is the error of inspect.Forget if no result is remembered for the key. It is also the error of Once, OncePer, UnlockWith and
+	// UnlockDone if the work was done, but fewer than a quorum of the masters have confirmed that they know it.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in this process. The error is a *HeldError, and
-	// matches ErrHeld too; if those calls wait for masters, it is a *QuorumError.
+	// matches ErrHeld, too. If those calls wait for masters, it is a *QuorumError.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
 	// ErrNotWoken means that a call can't wait for the lock: the masters' users lack the right to SUBSCRIBE, so that no quorum could wake it. The
 	// error is a *HeldError, and matches ErrHeld too.
@@ -38,8 +38,8 @@ var (
 	// ErrBusy means that a call's wait was over before it could ask the masters: this process asks for more locks than the masters grant in this
 	// time. Whether anybody has the lock isn't known.
 	ErrBusy = errors.New("redlock: too many calls ask for locks at once, and the wait was over before this one's turn")
-	// ErrHeldByCaller means that a call would wait for itself: its context is, or is a child of, the context of work under the lock, from Do,
-	// Lock.Context or a middleware. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld too.
+	// ErrHeldByCaller means that a call would wait for itself: it was made with the context of work under the lock, or with a child of that context.
+	// Do, Lock.Context and middlewares give such contexts. Locks are not reentrant. The error is a *HeldError, and matches ErrHeld, too.
 	ErrHeldByCaller = errors.New("redlock: the caller itself holds the lock, and would wait for itself")
 	// ErrConcurrency means that WithConcurrency allows several holders for a call that needs a single one: with WithRecall, WithOncePer or Once, or
 	// for the result of UnlockWith.
@@ -48,8 +48,8 @@ var (
 	ErrKeyTooLong = errors.New("redlock: key is too long")
 	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock or some votes for it. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
-	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock
-	// returns it too, also if only the masters knew.
+	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock returns it as well, even if only the masters'
+	// replies show that the lock was lost.
 	ErrLost = errors.New("redlock: lease lost")
 	// ErrMaxHold is ErrLost for a lock that was held for as long as WithMaxHold allows. It matches ErrLost.
 	ErrMaxHold = fmt.Errorf("%w: held for its max hold", ErrLost)
@@ -57,18 +57,16 @@ var (
 	ErrForced = fmt.Errorf("%w: released by force", ErrLost)
 	// ErrClosed means that the Locker is closed. If Close frees a lock, ErrClosed is also the cause with which the lock's contexts end.
 	ErrClosed = link.ErrClosed
-	// ErrExpired is what Unlock returns if the lock had ended before, for whatever reason: the work may
-	// have overlapped with another holder's. The error matches the reason as well: ErrLost, ErrMaxHold, ErrForced
-	// or ErrClosed.
+	// ErrExpired is the error of Unlock if the lock had ended before, for any reason. The work may have overlapped with another holder's. The error
+	// matches the reason as well: ErrLost, ErrMaxHold, ErrForced or ErrClosed.
 	ErrExpired = errors.New("redlock: lease expired before unlock")
 	// ErrNotOwner is the error of Unlock, in place of ErrExpired, if the masters say that another holder has the lock now. It matches ErrLost.
 	ErrNotOwner = errors.New("redlock: lock has another owner")
-	// ErrRestarted means that a master has just started, and has no vote until all leases have ended that it may have forgotten; see
+	// ErrRestarted means that a master has just started, and may have forgotten leases. It has no vote until all of these have ended; see
 	// WithRestartGuard.
 	ErrRestarted = admission.ErrRestarted
 	// ErrReplaced means that a different server answers under a master's name, as after a failover, or that the server has just been a replica or has
-	// lost its data. It has no vote until all leases that may have been granted before have ended. It matches ErrRestarted, because it has the same
-	// effect on locks.
+	// lost its data. It has no vote until all leases from before have ended. The error matches ErrRestarted, because the effect on locks is the same.
 	ErrReplaced = admission.ErrReplaced
 )
 
@@ -100,9 +98,8 @@ func (e *HeldError) Unwrap() []error { return withSentinel(ErrHeld, e.Err) }
 // QuorumError is the error of a call for which too few masters voted: they do not answer, have no vote for
 // now, or answered too late. It matches ErrNoQuorum, the errors of the masters, and the error that ended the wait.
 type QuorumError struct {
-	// Answered is the number of masters whose replies were counted, to grant or to refuse; of Unlock, the
-	// number of those that confirmed the release. More masters may work than that: a call does not wait for the
-	// others once it is certain that no quorum can be reached.
+	// Answered is the number of masters whose replies were counted, to grant or to refuse. In an error of Unlock it is the number of masters that
+	// confirmed the release. More masters may work: a call does not wait for the others once it is certain that no quorum can be reached.
 	Answered int
 	// Quorum is the number of votes needed.
 	Quorum int
@@ -113,8 +110,8 @@ type QuorumError struct {
 	// RetryAfter is how long it takes until enough masters will have passed their restart guards; 0 if the guards aren't the reason.
 	RetryAfter time.Duration
 	Label      string // as in HeldError
-	// Err is what ended the call, if not the replies of the masters: the context's error, context.DeadlineExceeded when the time of WithWait was
-	// over, ErrTooManyWaiters, the reason why this process may not lock, or, from Unlock, that masters hang. It is nil otherwise.
+	// Err is the reason for the end of the call, if it isn't in the masters' replies: the context's error, context.DeadlineExceeded when the time of
+	// WithWait was over, ErrTooManyWaiters, the reason why this process may not lock, or, from Unlock, that masters hang. It is nil otherwise.
 	Err error
 }
 
@@ -148,14 +145,14 @@ func (e *QuorumError) Unwrap() []error {
 	return errs
 }
 
-// UnreadableError is the error of a call with WithRecall that has met a result on some master, but could neither read it nor be certain that a quorum
-// remembers it: masters don't answer, too many results are under way, or the network is too slow. Don't do the work again because of this error: a
-// later call finds the result, or finds it gone. It matches ErrUnreadable, and the error that ended the wait, but never ErrNoQuorum.
+// UnreadableError is the error of a call with WithRecall that has met a result on some master, but could not read it, or could not make sure that a
+// quorum remembers it. Masters don't answer, too many results are under way, or the network is too slow. Don't do the work again because of this
+// error: a later call finds the result, or finds it gone. The error matches ErrUnreadable, and the error that ended the wait, but never ErrNoQuorum.
 type UnreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
 	Label   string // as in HeldError
-	// Err is what ended the call, if not the replies of the masters, as in QuorumError.
+	// Err is as in QuorumError.
 	Err error
 }
 
@@ -213,7 +210,7 @@ func masterErrors(failed []vote.Failure) (errs []*MasterError) {
 	return errs
 }
 
-// endedError is the error of Unlock for a lock that had ended before: its text is the cause's, and it matches ErrExpired too.
+// endedError is the error of Unlock for a lock that had ended before. Its text is the text of the cause. It matches the cause and ErrExpired.
 type endedError struct{ cause error }
 
 func (e endedError) Error() string { return e.cause.Error() }

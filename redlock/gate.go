@@ -37,7 +37,7 @@ type gate struct {
 	line   queue    // calls behind the calls that ask
 	hear   []hearer // calls that wait for the result of an attempt
 	last   error    // the result of the last attempt; nil if it got the lock
-	absent *absence // the absence of masters, while some calls ask; nil if the last attempt has found enough masters
+	absent *absence // the absence of masters that the last attempt has met; nil if it has found enough masters, or if no call asks
 
 	roomToHold [1]*Lock // room for locks and asking: enough for most gates, and saves two allocations
 	roomToAsk  [1]*place
@@ -107,11 +107,11 @@ type place struct {
 	*call
 	key     string              // the name of the key on the masters
 	slots   int                 // how many may hold the key at once
-	unled   int                 // how many attempts no leader has refused: after each, the call asks for a different slot
+	unled   int                 // how many attempts no leader has refused. After each, the call asks for a different slot
 	attempt *vote.Attempt       // the call's last attempt for the key; nil before the first
 	gate    *gate               // the gate at which the place is, or was last
 	ownGate gate                // room for the gate, if this call is the first at it; saves an allocation
-	tickets []link.TicketState  // for each master, whether it may have the call's ticket; the stream of the master guards it
+	tickets []link.TicketState  // for each master, whether it may have the call's ticket; the master's stream guards the entry
 	room    [5]link.TicketState // for tickets: enough for most calls, and saves an allocation
 
 	// The mu of the gates guards the following fields.
@@ -123,10 +123,12 @@ type place struct {
 	wakeUps chan struct{} // signals that the key may be free; nil while the call can't be woken
 }
 
-// enter makes a call ask at the gates of all its keys at once, or at none. In the second case, blocked is a place where others are in its way, and if
-// stand is true, the call stands in line. A try-lock never does: it gets the error with which the last attempt of the others has failed or, during a
-// first attempt, a channel. The channel gets that attempt's result, or is closed when the call should enter again. If doubts is true, enter doesn't
-// return that there is no quorum if there may be one again.
+// enter makes a call ask at the gates of all its keys at once, or at none. If at none, blocked is a place where others are in the call's way, and the
+// call stands in line if stand is true.
+//
+// A try-lock never stands in line. It gets the error with which the last attempt of the others has failed. While their first attempt is under way, it
+// gets a channel instead. The channel gets that attempt's result, or is closed when the call should enter again. If doubts is true, a try-lock also
+// gets a channel where others have found no quorum and there may be one again.
 func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -191,11 +193,11 @@ func (g *gate) full(p *place) bool {
 	return g.fullFor(p)
 }
 
-// fullFor reports whether no further call of this process may ask: the process has, or asks for, as many slots as this call or a call that asks
-// allows, so that one more attempt would meet one of its own; or too many calls ask.
+// fullFor reports whether no further call of this process may ask. That is so if one more attempt would meet one of this process: it has, or asks
+// for, as many slots as this call allows, or a call that asks. It is also so if maxAsking calls ask.
 func (g *gate) fullFor(p *place) bool { return g.fullBeside(p, 0) }
 
-// fullBeside is fullFor when so many more calls are about to ask.
+// fullBeside is fullFor with more calls, which are about to ask.
 func (g *gate) fullBeside(p *place, more int) bool {
 	busy := g.busy() + more
 	if busy == 0 {
@@ -232,7 +234,7 @@ func (g *gates) join(p *place) (ahead int) {
 func (g *gates) advance(at *gate) *place {
 	for p := range at.line.all() {
 		if at.fullFor(p) {
-			return nil // the oldest call goes first, even if it would let others in
+			return nil // a younger call that allows more holders doesn't overtake the oldest call
 		}
 		if !g.blocked(p, at) {
 			g.startAsking(p)
@@ -253,7 +255,7 @@ func (g *gates) blocked(p *place, at *gate) bool {
 	})
 }
 
-// leave takes locks from their gates: the next calls ask, and gates without calls are removed.
+// leave takes locks from their gates. Then the next calls ask, and gates without calls are removed.
 func (g *gates) leave(locks ...*Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -367,8 +369,8 @@ func (g *gates) absence(c *call) (absent *absence, held bool) {
 	return absent, held
 }
 
-// met passes on the result that the head has met to the calls in line that want results, and to the try-locks that wait for its attempt, because the
-// masters remembered it while they waited. So thousands of calls cost the masters as much as one.
+// met passes on the result that the head has met to the calls in line that want results, and to the try-locks that wait for the head's attempt. All
+// of these came before the masters gave the result, so it is an answer to them, too. So thousands of calls cost the masters as much as one.
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -391,9 +393,12 @@ func (g *gates) isDoubtful(at *gate, met error) bool {
 	return errors.Is(met, ErrNoQuorum) && !errors.Is(met, ErrHeld) && g.canAsk(at.key)
 }
 
-// answer answers the calls that wait for an attempt. If too few masters have answered the last attempt, the calls wait while another attempt is
-// undecided, and then get the error of the calls that ask. They look again if no call asks any more, or if the error is doubtful. Otherwise as many
-// calls look again as there is room for, and the others wait for the results of these calls, because there may be thousands.
+// answer answers the calls that wait for an attempt.
+//
+// If too few masters have answered the last attempt, the calls wait while another attempt is undecided, and then get the error of the calls that ask.
+// They look again if no call asks any more, or if the error is doubtful.
+//
+// Otherwise as many calls look again as there is room for. There may be thousands, so the others wait for the results of these calls.
 func (g *gates) answer(at *gate) {
 	var refusal error
 	switch {
@@ -449,7 +454,7 @@ func (g *gate) tell(known error) {
 	g.hear = nil
 }
 
-// moveOn ends the wait of a try-lock at this gate. Others may go on in its place.
+// moveOn ends the wait of a try-lock at this gate, and lets other calls go on in its place.
 func (g *gates) moveOn(p *place, at *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -458,9 +463,9 @@ func (g *gates) moveOn(p *place, at *gate) {
 }
 
 // refusal returns the reason why the calls in line get no slot: the results of the last attempts of the calls that have slots here, or ask for them.
-// It is nil while no call has met a holder and the first attempt of a call is under way: if masters answer that attempt, they are well, and another
-// attempt was just late. A holder counts more than masters that don't answer: while somebody has the lock, nobody may take the masters for a reason
-// to work without it.
+// It is nil while the first attempt of a call is under way, if no call has met a holder: masters that answer this attempt are well, and another
+// attempt was just late. A holder counts more than masters that don't answer. Otherwise somebody might work without the lock, for lack of masters,
+// while another call has it.
 func (g *gate) refusal() error {
 	decided := true
 	for _, p := range g.asking {
@@ -486,7 +491,7 @@ func (g *gate) nextOutcome(p *place) (later <-chan error) {
 }
 
 // refusalInLine returns the reason why a call gets none of the locks for which it stands in line, or a channel that signals when the reason may be
-// known. doubts is as in enter.
+// known. If doubts is true, a lack of masters that may be over by now is no reason.
 func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -633,10 +638,10 @@ func (g *gate) see() seenGate {
 	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
 }
 
-// gatesAtOnce is how many gates are read while no call can come or go.
+// gatesAtOnce is how many gates seen copies before it unlocks mu for a moment.
 const gatesAtOnce = 64
 
-// seen yields copies of all gates, some at a time, valid until the next ones. Gates that come or go meanwhile may be missing.
+// seen yields copies of all gates, some at a time. The copies are valid until the next ones. Gates that come or go meanwhile may be missing.
 func (g *gates) seen() iter.Seq[[]seenGate] {
 	return func(yield func([]seenGate) bool) {
 		some := make([]seenGate, 0, gatesAtOnce)

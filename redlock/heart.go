@@ -16,8 +16,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// heart tells each master every two seconds about this process, and hears of processes with other masters, whose majorities need not share a master
-// with ours: then both could grant a lock. It costs each master one command every two seconds, and none for a lock.
+// heart tells each master every two seconds about this process, and hears of processes that have other masters. A majority of those may share no
+// master with a majority of ours, and then both processes could get one lock. The heart costs each master one command every two seconds, and none for
+// a lock.
 type heart struct {
 	options
 	streams []vote.Stream
@@ -227,15 +228,15 @@ func (h *heart) refusal() error {
 	return nil
 }
 
-// allows reports whether a lock that was won may be used: a quorum must remember this process until valid, the end of the lock if it isn't renewed.
-// allows waits for that until deadline, because the beat may be answered later than the acquire: at the start, after the masters were out of reach,
-// or in a Redis Cluster where another node has the processes than the lock.
+// allows reports whether a lock that was won may be used. A quorum must remember this process until valid, which is the end of the lock if it isn't
+// renewed. allows waits for that until deadline, because the beat may be answered later than the acquire. That happens at the start, after the
+// masters were out of reach, and in a Redis Cluster where one node has the lock and another one has the processes.
 func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
 	if h == nil {
 		return true
 	}
 	for {
-		changed := *h.changed.Load() // read the channel before the state
+		changed := *h.changed.Load() // before the state, so that no change between the two is missed
 		switch until := *h.until.Load(); {
 		case h.refusal() != nil:
 			return false

@@ -51,7 +51,8 @@ func (k *keeper) end() {
 	<-k.ended
 }
 
-// manyLocks is the number of locks from which renewals are spread over time. Fewer renewals share pipelines, and take no time.
+// manyLocks is the number of locks from which renewals are spread over time. The renewals of fewer locks share a few pipelines, and delay no other
+// command.
 const manyLocks = 10_000
 
 // keep makes the keeper renew a lock from now on. If many locks are held, the first renewal comes at a random time within its period: otherwise locks
@@ -152,7 +153,7 @@ func (k *keeper) tellLongHold(lock *Lock, now time.Time) {
 	k.logger.Info("a lock has been held for an hour, and is renewed until Unlock: was that forgotten? WithMaxHold bounds how long a lock is held", lock.words()...)
 }
 
-// releaseSoon makes run release lost locks. Their contexts have ended.
+// releaseSoon makes run release lost locks, whose contexts have ended.
 func (k *keeper) releaseSoon(lost []*Lock) {
 	k.mu.Lock()
 	k.lost = append(k.lost, lost...)

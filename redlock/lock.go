@@ -22,8 +22,9 @@ var (
 	errNotStored = errors.New("the result could not be stored")
 )
 
-// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed meanwhile: a Lock that is dropped without Unlock is held until
-// the process ends, or for WithMaxHold. The log says so after an hour. Its methods are safe for concurrent use.
+// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed all that time. So a Lock that is dropped without Unlock is held
+// until the process ends, or until the time of WithMaxHold is over. The log names a lock that has been held for an hour. The methods of a Lock are
+// safe for concurrent use.
 type Lock struct {
 	call        *call
 	place       *place
@@ -39,7 +40,7 @@ type Lock struct {
 	renewal *renewal
 	proofs  []proof                   // the last word of each master about the lease; nil before the first renewal
 	next    time.Time                 // when the next renewal is due
-	refused End                       // how the lock ends if it isn't renewed, because masters have refused to renew it; empty if they haven't
+	refused End                       // how the lock ends if it isn't renewed; empty until masters have refused to renew it
 	by      string                    // who has released the lock by force, for the log
 	how     End                       // how the lock has ended: see decide and confirm; empty while it is held
 	derived map[*heldContext]struct{} // the contexts that WithContext has returned
@@ -48,7 +49,7 @@ type Lock struct {
 	longHoldLogged bool // the log has said that the lock is held long; only the keeper's goroutine uses it
 
 	whole      []*Lock          // the locks on all keys of the call, if it has several; the first is the caller's
-	result     *protocol.Result // what the release makes the masters remember: a short result, or an empty one that makes them forget; nil for nothing, and for a long result, which is stored before
+	result     *protocol.Result // a short result for the release to store, or an empty one to make the masters forget theirs; or nil
 	unlock     sync.Once
 	unlockErr  error
 	withResult bool // UnlockWith has freed the lock
@@ -153,8 +154,8 @@ func innermost(ctx context.Context) *heldContext {
 	return held
 }
 
-// waitsForItself reports whether a call in this context would wait for locks around the context: whether these locks have as many slots of its key as
-// the call allows. A nil context is under no lock.
+// waitsForItself reports whether the call of a place would wait for locks under which it runs: whether the locks of this context and of the contexts
+// around it have as many slots of the place's key as the call allows. A nil context is under no lock.
 func (c *heldContext) waitsForItself(p *place) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
@@ -211,22 +212,23 @@ func (k *Lock) ownUntil() time.Time {
 func (k *Lock) Acquisition() Acquisition { return k.acquisition }
 
 // Err returns nil while the lock is held, and afterwards the reason for its end: ErrLost, ErrMaxHold, ErrForced, ErrClosed, or context.Canceled after
-// Unlock. It is not nil from Until on. The reason never changes: the lock's contexts end with it, and Unlock returns it unless Unlock has ended the
-// lock.
+// Unlock. From Until on it is never nil. The reason never changes. It is also the cause with which the lock's contexts end, and Unlock returns it if
+// the lock had ended before Unlock.
 func (k *Lock) Err() error {
 	k.made().expire() // the timer of the lock may be late
 	return k.endedBy()
 }
 
-// Unlock frees the lock. It takes no context on purpose: it must work after the context of the work has
-// ended. It returns as soon as a quorum of the masters has freed the key, and takes at most twice the
-// masters' timeout; masters that missed the release get it again in the background until the TTL has passed.
-// Further calls do nothing, and return the same error.
+// Unlock frees the lock. It takes no context on purpose: it must work after the context of the work has ended. It returns as soon as a quorum of the
+// masters has freed the key, and takes at most twice the masters' timeout. Masters that missed the release get it again in the background until the
+// TTL has passed. Further calls do nothing, and return the same error.
 //
-// The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with another holder's, and the error
-// matches the reason: ErrLost (or ErrMaxHold or ErrForced, which match ErrLost) if it was lost, or ErrClosed if Close has freed it; and ErrExpired,
-// or ErrNotOwner if only the masters knew, and another holder has the key there. It is a *QuorumError, matching ErrNoQuorum, if too few masters
-// confirmed the release: then the lock is free when its TTL is over, at the latest. End says the same in a word.
+// The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with another holder's. Then the error
+// matches ErrExpired and the reason: ErrClosed if Close has freed the lock, and otherwise ErrLost, ErrMaxHold or ErrForced. If only the masters'
+// replies show that the lock was lost, the error matches ErrLost, and either ErrExpired or, if another holder has the key, ErrNotOwner.
+//
+// The error is a *QuorumError, matching ErrNoQuorum, if too few masters confirmed the release. Then the lock is free when its TTL is over, at the
+// latest. End says in a word how the lock has ended.
 func (k *Lock) Unlock() error {
 	if !k.isMade() {
 		return errNoLock
@@ -291,7 +293,7 @@ func (k *Lock) parts() []*Lock {
 }
 
 // handOff releases the key. If a call of this process can take over (see nextFor), one command for each master releases this lock and acquires the
-// next. Of a lock on several keys, the caller leaves all gates together.
+// next. A lock on several keys is only released, and the caller makes it leave all of its gates together.
 func (k *Lock) handOff() {
 	if len(k.whole) == 0 {
 		if next := k.call.gates.nextFor(k); next != nil {
@@ -326,8 +328,8 @@ type proof struct {
 	held  bool
 }
 
-// prove notes a master's reply in a round that began at the time asked. The lock is valid as long as a quorum has the lease, in whichever rounds:
-// each reply proves it for another TTL from the beginning of its round. Callers hold mu.
+// prove notes a master's reply in a round that began at the time asked. A reply that grants the lease proves it for a TTL from the beginning of its
+// round. The lock is valid for as long as a quorum has the lease, even if the proofs are from different rounds. Callers hold mu.
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
@@ -468,13 +470,13 @@ func (k *Lock) UnlockDone() error {
 	return k.UnlockWith(text, m.Kept)
 }
 
-// UnlockWith is Unlock that makes the masters remember a result for the key. No call with WithRecall can take the lock in between: the command that
-// frees the key on a master stores a short result there, and a quorum stores a result over 4 KiB before the key is freed, for which the lock is held
-// up to 10 seconds more. As long as the result is kept, such calls fail with a *DoneError that has it. Once does all this in one call.
+// UnlockWith is Unlock that makes the masters remember a result for the key. No call with WithRecall can take the lock in between. The command that
+// frees the key on a master stores a short result there. A result over 4 KiB is stored on a quorum before the key is freed, and for that the lock is
+// held for up to 10 seconds more. While the result is kept, calls with WithRecall fail with a *DoneError that has it. Once does all this in one call.
 //
-// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result, and every later call with WithRecall meets it, unless so
+// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result. Then every later call with WithRecall meets it, unless so
 // many masters lose their data that no quorum with the result is left. If the lock had ended before, or Unlock has freed it, nothing is remembered.
-// If too few masters confirm the result, some may remember it nevertheless; of several results, the one with the largest fencing token counts. Any
+// If too few masters confirm the result, some may remember it nevertheless. Of several results, the one with the largest fencing token counts. Any
 // other error is Unlock's, after a quorum had confirmed the result.
 //
 // A result has at most MaxResult bytes, and is kept for at least a millisecond. Otherwise, and for a lock on several keys or with a concurrency above

@@ -85,8 +85,8 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 // this time, and a master that hangs delays nobody noticeably.
 const soloWait = 2 * time.Millisecond
 
-// checkMasters refuses masters whose majorities don't exclude each other: a master that is named twice, or one in memory beside servers, which is a
-// different one in each process.
+// checkMasters refuses lists of masters that would let two callers have a majority at once. Such a list names a master twice, or has one in memory
+// beside servers, which is a different one in each process.
 func checkMasters(masters []Master) error {
 	seen := make(map[string]int)
 	inMemory := 0
@@ -110,18 +110,18 @@ func checkMasters(masters []Master) error {
 	return nil
 }
 
-// Lock takes the lock on the key. It waits for it until ctx ends, or for as long as WithWait and WithMastersWait allow.
-// Calls are served in the order in which they came: exactly within this process, and over all
-// processes up to the differences between their clocks. ctx bounds the wait only, not the lock.
+// Lock takes the lock on the key. It waits for it until ctx ends, or for as long as WithWait and WithMastersWait allow. Calls are served in the order
+// in which they came: exactly within this process, and over all processes up to the differences between their clocks. ctx bounds the wait only, not
+// the lock.
 //
 // If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError or a *QuorumError, and matches the error of the
 // context as well (context.DeadlineExceeded if the time of WithWait is over). If ctx ends before the first attempt does, the error only matches the
 // context's. A call in line behind others of this process gets their error, or ErrBusy if they haven't asked for its key either. If too many calls
 // wait already, the error comes at once, and matches ErrTooManyWaiters. The error is ErrClosed if the Locker is closed.
 //
-// If too few masters have a vote, a call ends before its wait, with a *QuorumError whose Err is nil: after a minute, or the time of WithMastersWait,
-// without enough masters; and at once if too many masters are in a restart guard, or in quarantine after a jump of their clocks, that lasts longer
-// than this time or than the wait.
+// If too few masters have a vote, a call ends before its wait, with a *QuorumError whose Err is nil. It ends after a minute without enough masters,
+// or after the time of WithMastersWait. It ends at once if a restart guard, or the quarantine after a jump of a clock, excludes too many masters for
+// longer than that.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, false)
 }
@@ -147,7 +147,7 @@ func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption)
 	return l.lock(ctx, distinctKeys(keys), opts, false)
 }
 
-// TryLockAll is TryLock for several keys, as LockAll is Lock.
+// TryLockAll is to TryLock as LockAll is to Lock.
 func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, distinctKeys(keys), opts, true)
 }
@@ -162,10 +162,9 @@ func distinctKeys(keys []string) []string {
 	return slices.Compact(keys)
 }
 
-// Do takes the lock on the key, as Lock does, calls f, and frees the lock when f has returned or
-// panicked. The context of f is a child of ctx that also ends when the lock is lost. WithWait bounds only
-// the wait for the lock; ctx bounds the wait and f. The lock is for its fencing token and its state; f
-// need not unlock it.
+// Do takes the lock on the key, as Lock does, calls f, and frees the lock when f has returned or panicked. The context of f is a child of ctx that
+// also ends when the lock is lost. WithWait bounds only the wait for the lock; ctx bounds the wait and f. f gets the lock for its fencing token and
+// its state, and need not unlock it.
 //
 // If the lock could not be taken, the error is Lock's, and f was not called. Otherwise it is the error of f, joined with the reason if the lock did
 // not last until f had returned: an error that matches ErrLost, ErrClosed, ErrExpired or ErrNotOwner. A release that the masters did not confirm is
@@ -187,7 +186,7 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	return lock.do(ctx, f)
 }
 
-// Check returns the error that Lock would return for these options of a lock of this Locker, or nil.
+// Check returns the error that a call of this Locker's Lock would return for these options, or nil.
 func (l *Locker) Check(opts ...LockOption) error {
 	if err := l.usable(context.Background()); err != nil {
 		return err

@@ -16,16 +16,16 @@ import (
 
 // Observer has functions that are called when something happens to a Locker's masters, leases and calls, for metrics, alarms and traces. A nil
 // function costs nothing. The functions are called one at a time, in the order of events, shortly after each event. They can't delay a lock: while
-// one blocks, events wait, and are dropped if they become too many; Status.DroppedEvents counts dropped events, and calls that panic. Locker.Status
-// has the state at the start.
+// one blocks, events wait, and are dropped if they become too many. Status.DroppedEvents counts the dropped events, and the calls that panic.
+// Locker.Status has the state at the start.
 type Observer struct {
 	// Attempted is called with each try to take a key on the masters: their votes, how long it took, and why the call waits now. It is for debugging
 	// a lock; the String of an Attempt is a line for a log.
 	Attempted func(Attempt)
 	// Acquired is called when a lock has been taken.
 	Acquired func(Acquisition)
-	// Renewed is called when a round of renewals of one lease has ended: with nil if a quorum of the masters has extended it, else with the reason, a
-	// *QuorumError or ErrNotOwner. The lease isn't lost by that: the next round comes before its end.
+	// Renewed is called when a round of renewals of one lease has ended: with nil if a quorum of the masters has extended the lease, and otherwise
+	// with the reason, a *QuorumError or ErrNotOwner. A failed round doesn't end the lease, because the next round comes before the lease's end.
 	Renewed func(error)
 	// LeaseLost is called once for each lock that is lost before Unlock, or that Unlock finds lost, with ErrLost or an error that wraps it.
 	LeaseLost func(error)
@@ -85,7 +85,7 @@ func (r *reporter) close() {
 	r.lines.Close()
 }
 
-// observed is a call of an Observer. Frequent events are in fields, so that they cost no allocation.
+// observed is a queued call of an Observer. Frequent events are in its fields, so that they cost no allocation.
 type observed struct {
 	tell     func(*Observer, observed)
 	acquired Acquisition
@@ -183,7 +183,7 @@ func (a Attempt) String() string {
 	return b.String()
 }
 
-// began is Via for an attempt that may have been lost.
+// began returns the cause of an attempt that may have been lost: "first" instead of "free", which only a won attempt proves.
 func (a Attempt) began() Via {
 	if a.Via == ViaFree {
 		return "first"

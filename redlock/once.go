@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Once does the work on the key once: it calls f under the lock, as Do does, and makes the masters remember the result of f for the time keep. While
-// they remember a result, Once returns it, and doesn't call f. Calls that come while f runs wait for it, as long as WithWait allows; if f fails or
-// panics, nothing is remembered, and the next call calls its own f. Calls that have waited together share a result: don't change it.
+// Once does the work on the key once. It calls f under the lock, as Do does, and makes the masters remember the result of f for the time keep. While
+// they remember a result, Once returns it, and doesn't call f. Calls that come while f runs wait for its end, for as long as WithWait allows. If f
+// fails or panics, nothing is remembered, and the next call calls its own f. Calls that have waited together share a result: don't change it.
 //
-// An error that matches ErrNotRemembered comes with the result: this call has done the work, and a later call may do it again, because the lock was
-// lost, too few masters have confirmed the result, or it has more than MaxResult bytes. Any other error comes from f, joined as by Do, or from Lock
-// with WithRecall, if f was not called; *UnreadableError means that the work is done, as far as is known.
+// An error that matches ErrNotRemembered comes with the result. This call has done the work, and a later call may do it again, because the lock was
+// lost, too few masters have confirmed the result, or it has more than MaxResult bytes. Any other error is from f, joined as by Do. If f was not
+// called, the error is from Lock with WithRecall. An *UnreadableError means that the work is done, as far as is known.
 func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f func(ctx context.Context, lock *Lock) ([]byte, error), opts ...LockOption) ([]byte, error) {
 	if err := checkKeep(keep); err != nil {
 		return nil, err
@@ -39,11 +39,11 @@ func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f fun
 	return result, err
 }
 
-// OncePer makes the work on the key succeed once per period, on any machine: it calls f under the lock, as Do does, unless the work of the present
-// period is done. ran says whether this call has called f. Calls that come while f runs wait for it, as long as WithWait allows, and call their own f
-// if it fails. See WithOncePer for the period.
+// OncePer makes the work on the key succeed once per period, on any machine. It calls f under the lock, as Do does, unless the work of the present
+// period is done. ran reports whether this call has called f. Calls that come while f runs wait for its end, for as long as WithWait allows, and call
+// their own f if it fails. WithOncePer explains the period.
 //
-// An error that matches ErrNotRemembered means that this call has done the work, and a later one may do it again in this period.
+// An error that matches ErrNotRemembered means that this call has done the work, and a later call may do it again in this period.
 func (l *Locker) OncePer(ctx context.Context, key string, period time.Duration, f func(ctx context.Context, lock *Lock) error, opts ...LockOption) (ran bool, err error) {
 	lock, err := l.Lock(ctx, key, append(slices.Clip(opts), WithOncePer(period))...)
 	switch {
@@ -63,9 +63,9 @@ const MinPeriod = time.Second
 const periodShare = 0.9
 
 // WithOncePer is for work that is to succeed once per period, on any machine. Free the lock with UnlockDone once the work is done, and with Unlock
-// otherwise: until the period is over, further calls with this option fail with an error that matches ErrDone. A period begins when the lock was
-// taken, and lasts nine tenths of the given time, so that each tick of a schedule is in a period of its own, although clocks differ. It is at least
-// MinPeriod, and for calls with one key. OncePer does all this in one call. Default: 0, no period.
+// otherwise. After UnlockDone, further calls with this option fail until the period is over, with an error that matches ErrDone. A period begins when
+// the lock was taken. It lasts nine tenths of the given time, so that each tick of a schedule is in a period of its own, although clocks differ. It
+// is at least MinPeriod, and for calls with one key. OncePer does all this in one call. Default: 0, no period.
 func WithOncePer(period time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.period, o.recall = period, o.recall || period != 0; return o })
 }

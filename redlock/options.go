@@ -68,7 +68,7 @@ type lockOptions struct {
 	maxWaiters int
 	slots      int // how many may hold the key at once
 	recall     bool
-	slotsOf    *slotsOf      // for keys with a different number
+	slotsOf    *slotsOf      // how many may hold a key that has a number of its own
 	period     time.Duration // 0: none
 }
 
@@ -303,10 +303,11 @@ func WithWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.wait = d; return o })
 }
 
-// WithMastersWait sets how long a call waits for masters, counted from when this process knows that too few of them have a vote for its key, even if
-// that was before the call, and whether they refuse, hang or are full. Then the error is a *QuorumError that doesn't match the context's, and each
-// further call gets it at once, until masters are back. It never makes a wait longer. A call that waits for a lock of this process waits for that
-// lock, and not for masters. With 0 no call waits for masters. Default: a minute, at most the wait; a rule of package middleware has a second.
+// WithMastersWait sets how long a call waits while too few masters have a vote for its key, because they refuse, hang or are full. The time counts
+// from when this process knows that, even if that was before the call. When it is over, the error is a *QuorumError that doesn't match the context's,
+// and each further call gets that error at once, until masters are back. The setting never makes a wait longer. A call that waits for a lock of this
+// process waits for that lock, and not for masters. With 0 no call waits for masters. Default: a minute, at most the wait; a rule of package
+// middleware has a second.
 func WithMastersWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.masters = d; return o })
 }
@@ -319,7 +320,7 @@ func WithMaxHold(d time.Duration) LockOption {
 }
 
 // WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each holder has one of n slots,
-// which is a lock of its own: see Lock.Slot and Lock.Fence. All waiting calls stand in one line, and a slot that becomes free goes to the first. All
+// which is a lock of its own: see Lock.Slot and Lock.Fence. All waiting calls stand in one line, and the first gets the slot that becomes free. All
 // processes should have the same n for a key. If they differ, the largest n bounds the holders, and a process takes no slot beyond its own n. LockAll
 // takes a slot of each of its keys. WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
 func WithConcurrency(n int) LockOption {
@@ -347,8 +348,8 @@ func (o *lockOptions) most(key string) int {
 	return o.slots
 }
 
-// WithMaxWaiters bounds how many calls wait for a key in this process: further calls fail at once with an error that matches ErrTooManyWaiters: a
-// *HeldError, or a *QuorumError if the others wait for masters. At least 1. Default: 1000.
+// WithMaxWaiters bounds how many calls wait for a key in this process. Further calls fail at once with an error that matches ErrTooManyWaiters. It is
+// a *HeldError, or a *QuorumError if the others wait for masters. At least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }
@@ -359,8 +360,8 @@ func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
 }
 
-// WithRequest says which request a lock is for, so that Keys can show operators the request, and package inspect in other processes, too, once the
-// call has held the lock, or waited, for some seconds. Nothing of it is logged. Don't change r after the call. Default: none.
+// WithRequest says which request a lock is for. Keys shows the request to operators. Package inspect shows it in other processes, too, once the call
+// has held the lock, or waited, for some seconds. No log has it. Don't change r after the call. Default: none.
 func WithRequest(r *Request) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // pace bounds how many attempts of a process are under way at once. Masters that are asked for more than they can answer in time would be asked again
-// and again, and answer nothing in time. An attempt that masters haven't answered in time removes its place; after as many answers as there are
-// places, there is one more (as TCP's congestion avoidance: V. Jacobson, 1988).
+// and again, and answer nothing in time. An attempt that masters haven't answered in time removes one place. As many answers in time as there are
+// places add one. TCP's congestion avoidance does the same (V. Jacobson, 1988).
 type pace struct {
 	places   chan struct{} // has an entry for each free place
 	most     atomic.Int64
@@ -31,8 +31,8 @@ func newPace() *pace {
 	return p
 }
 
-// begin waits for a place for another attempt. It returns false, and no attempt may be made, if ctx ends, closing is closed, or the time that until
-// returns passes before. The zero time is for none.
+// begin waits for a place for another attempt. It returns false if ctx ends, closing is closed, or the time that until returns is over. Then no
+// attempt may be made. A zero time is never over.
 func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() time.Time) bool {
 	select {
 	case <-p.places:
@@ -67,7 +67,8 @@ func (p *pace) end(late bool) {
 	p.places <- struct{}{}
 }
 
-// soonest is the duration of a timer that is due at once, because with a duration of 0 and the race detector Go 1.26 crashes in a bubble.
+// soonest is the duration of a timer that is due at once. With a duration of 0, Go 1.26 with the race detector crashes in a bubble of
+// testing/synctest.
 const soonest = time.Nanosecond
 
 // jitter returns a random pause of d on average.

@@ -33,7 +33,8 @@ type Status struct {
 	// otherwise.
 	Err error
 	// Disagreements are the processes that share masters with this one, but have a different set of masters, max TTL or concurrency: see WithMaxTTL
-	// and WithConcurrency. One of several equal processes is named. It is empty until the masters have told about other processes.
+	// and WithConcurrency. Of several processes that are equal in these, one is named. The list is empty until the masters have told about other
+	// processes.
 	Disagreements []Disagreement
 }
 
@@ -48,16 +49,16 @@ type MasterStatus struct {
 	Since time.Time   `json:"since,omitzero"` // since when the master has granted no locks; zero while it is available or being connected to
 	Until time.Time   `json:"until,omitzero"` // when the master will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration `json:"-"`                           // the last reply's, with the server's time; 0 before it, and while away
-	ClockOffset     time.Duration `json:"-"`                           // how far its clock is ahead of ours, to half a round trip; 0 if RoundTrip is
-	Late            float64       `json:"late_ratio,omitempty"`        // the share of the last minute's replies after the timeout; 0 if under three
+	RoundTrip       time.Duration `json:"-"`                           // the time of the last reply, the server's own included; 0 while none comes
+	ClockOffset     time.Duration `json:"-"`                           // how far the master's clock is ahead of ours; 0 if RoundTrip is 0
+	Late            float64       `json:"late_ratio,omitempty"`        // the late share of the last minute's replies; 0 if fewer than three were
 	Version         string        `json:"version,omitempty"`           // the server's version; empty if it wasn't reached yet, or doesn't say
 	MaxmemoryPolicy string        `json:"maxmemory_policy,omitempty"`  // the server's maxmemory-policy, which should be noeviction
 	Evicts          bool          `json:"evicts,omitempty"`            // with this policy the server deletes locks when its memory is full
 	UsedMemory      int64         `json:"used_memory_bytes,omitempty"` // the server's used memory in bytes, at most some 10 s old; 0 if unknown
 	Maxmemory       int64         `json:"maxmemory_bytes,omitempty"`   // the server's maxmemory in bytes; 0 if it has no limit, or doesn't say
 
-	CertificateUntil time.Time `json:"certificate_until,omitzero"` // until when the server's certificate is valid, with those that vouch for it; zero without TLS
+	CertificateUntil time.Time `json:"certificate_until,omitzero"` // when the first certificate of the server's chain ends; zero without TLS
 }
 
 // MasterState says in a word whether a master grants locks, and why not.
@@ -69,7 +70,7 @@ const (
 	MasterConnecting  MasterState = "connecting"  // the first connection, or the next one, is being made
 	MasterUnreachable MasterState = "unreachable" // no connection can be made
 	MasterHung        MasterState = "hung"        // the master doesn't answer within the timeout
-	MasterSlow        MasterState = "slow"        // half of the last minute's replies came after the timeout, or still a quarter
+	MasterSlow        MasterState = "slow"        // half of the last minute's replies came after the timeout; the state ends when under a quarter do
 	MasterRestarted   MasterState = "restarted"   // the master may have forgotten locks: see WithRestartGuard
 	MasterReplaced    MasterState = "replaced"    // the master has become a different server, or has different data: see ErrReplaced
 	MasterClock       MasterState = "clock"       // the master's clock has jumped, was set back, or is wrong
@@ -100,7 +101,6 @@ func (l *Locker) Status() Status {
 	return status
 }
 
-// masterStatus describes the state of a master.
 func masterStatus(s link.State) MasterStatus {
 	status := MasterStatus{
 		Name:            s.Name,

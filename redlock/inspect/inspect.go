@@ -1,5 +1,5 @@
-// Package inspect shows operators a key as the masters see it, in this process and in others, and which processes share the masters. It can end
-// a lock by force, and have the masters forget a result. What a process knows without asking the masters, its Locker tells: Status and Keys.
+// Package inspect shows operators a key as the masters see it, in this process and in others, and which processes share the masters. It can end a
+// lock by force, and have the masters forget a result. Status and Keys of a Locker show its own knowledge, without asking the masters.
 package inspect
 
 import (
@@ -24,15 +24,15 @@ type View struct {
 	Slot  int  // the number of the slot, if the key may have several holders; otherwise 0
 	Slots int  // how many slots the key has, if this process holds one of several; otherwise 0
 	Held  bool // a quorum of the masters has given the key to one holder
-	// Fence is the fencing token of the holder's lock, Holder the instance name of its process, or the process's ID if
-	// that isn't known any more, and TTL how long the lease still lasts unless it is renewed. They are zero if
-	// the key isn't held. While a master doesn't answer, Fence may be larger than that of the lock.
+	// Fence is the fencing token of the holder's lock. Holder is the instance name of its process, or the process's ID if that name isn't known any
+	// more. TTL is how long the lease still lasts unless it is renewed. They are zero if the key isn't held. While a master doesn't answer, Fence may
+	// be larger than the lock's own fencing token.
 	Fence  uint64
 	Holder string
 	TTL    time.Duration
 	Turn   *Turn // the call of the holder's process: known at once for this process, and after a few seconds for another; otherwise nil
-	// Result is the last result that any master remembers, by its fence. Remembered reports whether a quorum of the masters remembers it, so that
-	// every call with WithRecall meets it; then Keep is how long that stays so.
+	// Result is the remembered result with the largest fence. Remembered reports whether a quorum of the masters remembers it, so that every call
+	// with WithRecall meets it. Then Keep is how long that stays so.
 	Result     Result
 	Remembered bool
 	Masters    []Master // in the order of Status
@@ -67,8 +67,8 @@ type Waiter struct {
 // Key asks all masters who holds a key, who waits for it, and whether a result is remembered for it. It changes nothing. It waits for the masters
 // until ctx ends, or as long as Lock does: for their timeouts, and for connections that are being made. It takes two round trips.
 //
-// The error is a *redlock.QuorumError if fewer masters than a quorum have answered: then it isn't known whether the key is held, and the view shows
-// the replies of the others. It is redlock.ErrClosed, without a view, if the Locker is closed.
+// The error is a *redlock.QuorumError if fewer masters than a quorum have answered. Then it isn't known whether the key is held, and the view shows
+// the replies that have come. The error is redlock.ErrClosed, without a view, if the Locker is closed.
 func Key(ctx context.Context, l *redlock.Locker, key string) (*View, error) {
 	return Slot(ctx, l, key, 0)
 }

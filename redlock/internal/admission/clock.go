@@ -12,14 +12,14 @@ import (
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks
-	zero       time.Time // earlier than all times on our monotonic clock that are counted from it, so that they fit into integers
+	zero       time.Time // the origin of the times that are kept as integers, and earlier than all of these
 	of         *Clock    // for a node, the Clock of its Redis Cluster, which never gets a reading of its own; nil for a master
 
 	known  atomic.Bool
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since zero; 0 if at once
 	mark   atomic.Int64 // the latest time that the master's clock has shown while it was right, in microseconds
 
-	// When the clock was last read, and the bounds of how far the master's clock was ahead of ours then, counted from zero. Writers hold mu. Readers
+	// When the clock was last read, and the bounds of the master's time at that moment less ours. Our time counts from zero. Writers hold mu. Readers
 	// don't: seen is written last and must be read first.
 	mu              sync.Mutex
 	low, high, seen atomic.Int64

@@ -127,7 +127,7 @@ func (cs *clocks) check(c *Clock) error {
 	}
 	slices.Sort(known)
 	n := len(known)
-	// With no known clock to compare, don't call the clock of a node wrong that has just left its cluster, or of a server that was just replaced.
+	// No clock may be known when a node has just left its cluster, or when a server was just replaced.
 	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
 		return nil
 	}

@@ -50,7 +50,7 @@ type Seat struct {
 	server    protocol.Server
 	runID     string // the run, from start to end, of the server reached last; empty before the first
 	votingRun string // the run that votes for this master now, over an open connection; no other master can have its vote
-	met       string // the run that has voted for this master: if it loses data from then on, the beats show it
+	met       string // the last run that voted for this master; if it loses its data, the beats show that
 	doubted   doubt
 	until     time.Time // the server has no vote before this time
 	why       error     // the reason for until: ErrRestarted, ErrReplaced or ErrYoung
@@ -292,7 +292,7 @@ func (s *Seat) meet(reached protocol.Server) {
 	}
 }
 
-// firstSeen returns when a server may vote about which only its own uptime is known. If the server's clock was set since it started, the uptime is
+// firstSeen returns when a server may vote if only its own uptime is known about it. If the server's clock was set since it started, the uptime is
 // wrong by as much. The server never waits longer than the guard.
 func (s *Seat) firstSeen(reached protocol.Server) time.Time {
 	uptime := min(max(reached.Uptime, 0), s.Guard)

@@ -314,7 +314,7 @@ func (c *Cluster) SendSoon() {
 	}
 }
 
-// Shows returns the median of the nodes' clocks at a time of ours, since 1970, and whether that is known.
+// Shows returns the time since 1970 that the nodes' median clock shows when our clock shows now, and whether it is known.
 func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
 	var clocks []time.Duration
 	for _, n := range *c.nodes.Load() {
@@ -374,10 +374,10 @@ func (c *Cluster) Close(grace time.Duration) error {
 var errNoTopology = errors.New("no node of the cluster tells which nodes there are")
 
 const (
-	askGap   = 100 * time.Millisecond // at least this long between two lookups of the nodes,
-	askFail  = time.Second            // at most this long while one of them fails,
-	askEvery = 5 * time.Second        // and at most this long otherwise
-	askMany  = 3                      // so many nodes are asked at once if none is known to answer; the first reply counts
+	askGap   = 100 * time.Millisecond // the shortest time between two lookups of the nodes
+	askFail  = time.Second            // the longest time between two lookups while a node or a lookup fails
+	askEvery = 5 * time.Second        // the longest time between two lookups while nothing fails
+	askMany  = 3                      // how many nodes are asked at once if none is known to answer; the first reply counts
 
 	lookGap = 250 * time.Millisecond // the time between two looks at whether a node fails
 )

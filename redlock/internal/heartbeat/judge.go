@@ -31,7 +31,7 @@ type Judge struct {
 	own     About
 	masters []master
 	number  int64
-	entered int64               // beats with a higher number say that the process locks, or is about to
+	entered int64               // the last beat before the present state: a master that answers a later one knows the state
 	since   int64               // since when the process locks, on the masters' clocks in microseconds; or begins, or waits
 	began   time.Time           // since when the process has been about to lock
 	next    time.Time           // the process isn't about to lock again before this time
@@ -96,8 +96,8 @@ func (j *Judge) Again() bool {
 	return again
 }
 
-// Until returns the time until which the process may lock, because a quorum of the masters remembers until then that it does, without a further beat.
-// It is zero if the process may not lock.
+// Until returns the time until which the process may lock without a further beat. Until then, a quorum of the masters remembers that the process
+// locks. The time is zero if the process may not lock.
 func (j *Judge) Until() time.Time {
 	if j.since <= begins {
 		return time.Time{}

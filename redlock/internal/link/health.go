@@ -23,7 +23,7 @@ type latency struct {
 	deviation time.Duration
 	current   atomic.Int64 // the timeout that follows from the fields above
 	last      atomic.Int64
-	nearest   time.Duration // the shortest round trip of late
+	nearest   time.Duration // the shortest of the recent round trips
 	recent    recent
 }
 
@@ -37,7 +37,7 @@ type recent struct {
 
 const (
 	minuteParts = 6
-	fewLate     = 3 // so many late replies are too few to judge by
+	fewLate     = 3 // the fewest late replies by which a master is judged
 )
 
 func (r *recent) count(late bool, now time.Time) {

@@ -21,9 +21,9 @@ const (
 	laneIdle = 10 * time.Second                // how long an unused connection is kept
 )
 
-// Lane is a connection to one server that carries only results, so that locks never wait behind them. Commands on the lane have no order with those
-// of the stream, and need none: a result is stored under the token of a held lock, or in any case. The connection is made when it is needed, to the
-// server that the stream has reached.
+// Lane is a connection to one server that carries only results, so that locks never wait behind them. Commands on the lane are in no order with the
+// stream's. They need none: the master stores a result only for a key that still has the token, or whoever has the key. The connection is made when
+// it is needed, to the server that the stream has reached.
 //
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
@@ -41,7 +41,7 @@ type Lane struct {
 	active   bool     // keep is running
 	closing  bool
 	run      string      // the run of the last server
-	watchdog *time.Timer // ends a connection that carries nothing any more
+	watchdog *time.Timer // ends the connection if replies don't come in time
 	failed   error       // the error with which the last connection could not be made
 	pause    time.Time   // no further connection is made until then
 }

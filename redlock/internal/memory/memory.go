@@ -182,13 +182,15 @@ func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.T
 	}
 }
 
-// fits reports whether the master needn't remember the fence of a free key longer than the lease, before and after the grant of a Fast command.
+// fits reports whether a Fast command may take the key: neither the fence before the grant nor the fence of the grant must be remembered longer than
+// the lease.
 func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
-// renews reports whether the lock already has the fence of a Fast command, and the master needn't remember the fence longer than the lease.
+// renews reports whether a Fast command need only renew the lease: the lock already has the command's fence, which need not be remembered longer than
+// the lease.
 func (m *Master) renews(cmd *protocol.Command, now time.Time) bool {
 	last, _, known := m.Fences.Get(cmd.Key, now)
 	_, _, beside := m.Beside.Get(cmd.Key, now)

@@ -24,7 +24,8 @@ func (s Slots) note(slot int, until time.Time) {
 	}
 }
 
-// first returns the slot that will be free first, not counting the first behind ones, and until when it is taken; -1 if there is none.
+// first returns the slot that will be free first, and until when it is taken. It skips the first slots, as many as behind says. The slot is -1 if
+// there is none.
 func (s Slots) first(behind int) (slot int, taken int64) {
 	all := make([]int, 0, len(s))
 	for slot := range s {
@@ -68,7 +69,7 @@ func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
 	m.Offers.Delete(lineOf(cmd) + cmd.Process)
 }
 
-// watch begins to watch the slots of the command's key for a while.
+// watch makes the master know the slots of the command's key for a while, so that it can offer them.
 func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 	line := lineOf(cmd)
 	slots, _, known := m.Slots.Get(line, now)

@@ -17,13 +17,13 @@ type Master interface {
 	// Capabilities are always the same.
 	Capabilities() Capabilities
 
-	// Connect makes a connection within ctx. If the server may be a different one at each connection, it must pass admits, if that isn't nil: if
-	// admits returns an error, no connection is made.
+	// Connect makes a connection within ctx. Where a different server may answer at each connection, admits decides about the server, unless admits
+	// is nil. If it returns an error, no connection is made.
 	Connect(ctx context.Context, admits Admission) (Conn, error)
 
-	// Listen passes on the messages that the server publishes for this process, on a separate connection. It calls
-	// ready when it can't miss a message any more. It returns when ctx ends, when the connection breaks, or when the
-	// server is silent for longer than the patience after it was asked for a sign of life. The functions don't block.
+	// Listen passes on the messages that the server publishes for this process, on a separate connection. It calls ready when it can't miss a message
+	// any more. It returns when ctx ends, when the connection breaks, or when the server is silent for longer than the patience after it was asked
+	// for a sign of life. ready and message don't block.
 	Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(WakeUp)) error
 
 	// Close ends connections that the master itself has open.
@@ -173,7 +173,7 @@ func (c *Immediate) Wait() error {
 	return ErrBroken
 }
 
-// Receive is never needed.
+// Receive is never called, because Send has answered all commands.
 func (c *Immediate) Receive([]*Command) error { return nil }
 
 // Capabilities allow for as many sends as callers want.

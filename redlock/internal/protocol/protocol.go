@@ -50,7 +50,7 @@ type Command struct {
 	Key   string        // the full key, prefix included: see Key
 	Token string        // the secret by which the holder proves that the lock is its own
 	TTL   time.Duration // the lease asked for; for OpForce, see there
-	Fence int64         // of OpAcquire: the proposed fence; of OpExtend: the lock's fence
+	Fence int64         // the lease asked for; for OpForce: how long the token can't be renewed
 	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
 	// which OpExtend may take a key that is free.
 	RefillUntil int64
@@ -69,8 +69,9 @@ type Command struct {
 	Queue bool
 	// Alone means that nobody waited when the key was taken, so that OpRelease may try a cheaper way first.
 	Alone bool
-	// Fast makes OpAcquire fail with ErrUndecided unless the key is free, nobody waits for it, and its fence needn't outlive the lease; and OpExtend
-	// unless it only has to renew the lease of a key that has the token and the fence already. The master takes, or renews, many such keys at once.
+	// Fast marks a command that the master can execute for many keys at once. It fails with ErrUndecided where more is needed. OpAcquire then needs a
+	// free key for which nobody waits, and whose fence needn't outlive the lease. OpExtend then needs a key that has the token and the fence already,
+	// and renews only the lease.
 	Fast bool
 	// Slots is how many may hold the key of the line at once according to the process, if more than one. Key is then the key of
 	// the slot asked for, and Process has a CallName: each call has its own place, for all slots below Slots.
@@ -100,7 +101,7 @@ func (*Trial) ask() {}
 func (*Names) ask() {}
 func (*Store) ask() {}
 
-// Beat is what a process tells its masters about itself.
+// Beat has the facts that a process tells its masters about itself.
 type Beat struct {
 	ID     string
 	Number int64         // the number of the beat: one that arrives late doesn't replace a later one
@@ -109,7 +110,7 @@ type Beat struct {
 	Since  int64         // since when it locks, in microseconds on the masters' clocks; 0 if it is about to, and -1 if it doesn't
 	About  string        // further facts about the process, for other processes to read
 	Asks   []string      // the IDs of processes that the master must name
-	Knew   int64         // since when the master remembers processes by its earlier reply, or 0: a change means a loss of data
+	Knew   int64         // since when the master remembers processes, as it said before; 0 if unknown. A change means a loss of data
 
 	// Other news for the masters, sent as often as the beats:
 
@@ -191,10 +192,10 @@ type WakeUp struct {
 
 type Reply struct {
 	Holder string        // StatusHeld: the holder's token; empty if the key is free, but another process is next
-	TTL    time.Duration // StatusHeld: the longest rest of the lease of the holder or the next. StatusDone by OpAcquire: how long the result is kept
+	TTL    time.Duration // StatusHeld: how long the holder, or the next in line, may last. StatusDone by OpAcquire: how long the result is kept
 	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: the fence of the result
 	Status Status
-	Former Status // OpAcquire: what became of the former token, as of an OpRelease
+	Former Status // OpAcquire: the result of releasing the former token, as OpRelease has it
 	Alone  bool   // StatusGranted by OpAcquire: nobody waits, and the master has a cheaper way to release
 	Offer  uint16 // StatusHeld with Leads: 1 + the slot that is offered to the call; 0 for none
 	// Elsewhere is how many may hold the key according to another call in line, or 0 if there is none: StatusHeld with Slots.
@@ -214,7 +215,7 @@ func (*Memory) answer()    {}
 func (*Named) answer()     {}
 func (*Result) answer()    {}
 
-// Beats is what a master tells about other processes.
+// Beats has the facts that a master tells about other processes.
 type Beats struct {
 	// Lines are separated by newlines: one line for the process of each other kind that has locked for longest, and one for each process that was
 	// asked for. A line has the process's ID, how many milliseconds ago its last beat came, the number of that beat, since when it locks, and its
@@ -233,7 +234,7 @@ type Inspected struct {
 	Result *Result       // the remembered result, or nil
 }
 
-// Named is what a master knows about processes.
+// Named has the facts that a master knows about processes.
 type Named struct {
 	Lines string // a line for each process, as in Beats
 	Turns string // a line for each process that has told of the key: its ID and its turn
@@ -269,7 +270,8 @@ func Key(prefix, key string) string {
 	return prefix + ":{" + key + "}"
 }
 
-// Processes returns the key of what a master knows of processes. The braces put all keys with this beginning into one slot of a Redis Cluster.
+// Processes returns the key under which a master keeps the beats of processes. The braces put all keys with this beginning into one slot of a Redis
+// Cluster.
 func Processes(prefix string) string { return prefix + ":processes:{processes}" }
 
 // KeyOf returns the key from a name that Key has made.

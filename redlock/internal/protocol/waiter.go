@@ -45,7 +45,7 @@ func SlotKey(key string, slot int) string {
 	return key + slotInfix + strconv.Itoa(slot)
 }
 
-// SlotOf returns the key of the lock, which its line is named after, and the slot, from a name that SlotKey has made.
+// SlotOf returns the key of the lock, and the slot, from a name that SlotKey has made. The line of all slots is named after the key.
 func SlotOf(name string) (key string, slot int) {
 	if strings.HasSuffix(name, "}") {
 		return name, 0

@@ -6,7 +6,7 @@
 --     how many may hold the key in the view of another call in line or 0}: refused. The leader says when the first slot may be free.
 -- waits: 1 to join the queue if refused; + 2 for the leader of the slots, + 4 if it has offered this one
 -- former: 1 released / 0 was free / -1 another's / 2 none was given
--- Where a key has several slots, their tokens are always marked: each is freed by a script.
+-- If a key has several slots, the token of each has the mark +, so that only a script frees it.
 local time = call('TIME')
 local now, proposal, former = time[1] * 1000000 + time[2], tonumber(ARGV[6]), 2
 SLOTS = tonumber(ARGV[7])

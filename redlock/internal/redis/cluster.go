@@ -143,8 +143,8 @@ func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 	return slot, reachable(addr, m.Addr()), true
 }
 
-// reachable returns the address of a node as it can be reached from here. addr is the node's address as the node at the address asked knows it. If
-// addr has no host, or a loopback address of another machine, the host of asked counts.
+// reachable returns the address of a node as it can be reached from here. addr is the node's address according to the node at the address asked. If
+// addr has no host, or a loopback address of another machine, the node is reached at the host of asked.
 func reachable(addr, asked string) string {
 	host, port, err := net.SplitHostPort(addr)
 	askedHost, askedPort, errAsked := net.SplitHostPort(asked)

@@ -31,7 +31,7 @@ type conn struct {
 	value   value
 }
 
-// Connect makes a connection. If ctx ends before it is made, so does the connection.
+// Connect makes a connection. If ctx ends before the connection is made, it is given up.
 func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	c, err := m.connect(ctx, func(ctx context.Context, c *conn, ready *time.Time) error {
 		return greet(ctx, c, ready, admits)
@@ -42,7 +42,7 @@ func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protoc
 	return c, nil
 }
 
-// connect makes a connection and greets on it, for which go-redis authenticates first.
+// connect makes a connection and calls greet for it. go-redis authenticates before the first command of greet.
 func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c *conn, ready *time.Time) error) (*conn, error) {
 	c := &conn{scripts: m.scripts}
 	var ready time.Time
@@ -100,7 +100,7 @@ func (c *conn) abandon() {
 }
 
 func (c *conn) Close() {
-	c.abandon() // first, so that nobody reads from it any more
+	c.abandon() // first, so that nobody reads from the connection any more
 	_ = c.session.Close()
 	_ = c.client.Close()
 }

@@ -62,7 +62,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	if err != nil {
 		return err
 	}
-	if remembers.Known && remembers.Born == 0 { // so the memory ages even if this process leaves before the server has a vote
+	if remembers.Known && remembers.Born == 0 { // so that the memory ages, even if this process leaves before the server has a vote
 		if err := unlessRefused(c.session.Eval(ctx, serverScripts[begin].source, []string{admits.KeyOfBeats()}).Err()); err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ func New(o redis.Options) *Master {
 	o.MaxRetries = -1
 	o.DialerRetries = 1
 	o.DisableIdentity = true // saves a round trip
-	o.Protocol = 2           // without messages from the server: go-redis complains on standard error if it can't read them
+	o.Protocol = 2           // RESP2, without messages from the server: go-redis complains on standard error if it can't read them
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = longest, longest, longest
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1

@@ -66,7 +66,7 @@ type scriptSet [scripts]struct {
 	hash   string
 }
 
-// newScriptSet returns the scripts for servers whose PUBLISH returns the number of all subscribers, or not.
+// newScriptSet returns the scripts for servers. counted says whether their PUBLISH returns the number of all subscribers.
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
 		counted, protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds())

@@ -7,7 +7,7 @@ local function slotKey(slot)
   return slot == 0 and LINE or LINE .. ':slot:' .. slot
 end
 
--- Reports whether the place is for several slots.
+-- Reports whether a name in the line is a call for a key with several slots.
 local function isCall(name)
   return string.find(name, '#%d+$')
 end
@@ -35,7 +35,7 @@ local function forgo(name, now)
   call('HDEL', OFFERS, name)
 end
 
--- Watches the slots for a while.
+-- Keeps FREE for a while, with all slots of the key, so that note and offer can use it.
 local function watch(now)
   if not call('ZSCORE', FREE, SLOTS - 1) then
     mark(LINE)

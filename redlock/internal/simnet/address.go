@@ -37,8 +37,8 @@ type Address struct {
 	helds   []*valve
 }
 
-// NewAddress returns one more address of a server. A second Locker with its own network uses the same name again. If server is nil,
-// nothing listens at the address.
+// NewAddress returns one more address of a server. A second Locker with a separate network gets an address of its own, with the same name. If server
+// is nil, nothing listens at the address.
 func NewAddress(name string, server *Server) *Address {
 	a := &Address{name: name, conns: make(map[*conn]bool)}
 	a.lead(server)

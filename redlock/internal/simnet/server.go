@@ -415,7 +415,7 @@ func (s *Server) subscribe(c *conn, channel string) (ok bool) {
 	return true
 }
 
-// unsubscribe ends a subscription, unless the server doesn't notice the end of the connection.
+// unsubscribe ends a subscription. A server that can't notice the end of the connection, as it was forgotten, keeps the subscription.
 func (s *Server) unsubscribe(c *conn, channel string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

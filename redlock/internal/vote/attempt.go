@@ -61,8 +61,8 @@ type Ask struct {
 	TakesOver bool                               // Former is a lost attempt of the same call: its grants are taken over
 }
 
-// Ask sends an acquire to all masters. With Former, each command first releases what Former has on the master; Former's inbox gets the replies to the
-// releases.
+// Ask sends an acquire to all masters. If Former is set, each command first releases that attempt on the master, and Former's inbox gets the replies
+// to the releases.
 func (m *Masters) Ask(ask Ask) *Attempt {
 	former := ask.Former
 	a := &Attempt{
@@ -120,7 +120,8 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 
 func (a *Attempt) Token() string { return a.acquires[0].Token }
 
-// SeveralMark ends the tokens of calls for several keys, which may give the key back at once.
+// SeveralMark ends the tokens of calls for several keys. A call that meets such a token may ask again soon, because its holder may give the key back
+// at once.
 const SeveralMark = "s"
 
 // SendSoon sends the commands that a call for several keys has queued.
@@ -151,7 +152,7 @@ func (a *Attempt) EnqueueRenewal(refill time.Time, to link.Receiver) {
 // key doesn't take it anew.
 func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
 	c := a.acquires[master].Extension(a.Fence, refill, to)
-	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // also each time if the master's fence is larger
+	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // true for a larger fence of the master, too: then no renewal there is Fast
 	c.Fast = a.TTL >= a.masters.FastFrom && !raises
 	return c
 }
@@ -166,7 +167,8 @@ func (a *Attempt) ReleaseForOffer() {
 	a.release(nil, true)
 }
 
-// Free is Release for a lock that is given back; ConfirmRelease waits for the replies. The masters remember the result, a short one, if there is one.
+// Free is Release for a lock that is given back. ConfirmRelease waits for the replies. If there is a result, which must be short, the masters
+// remember it.
 func (a *Attempt) Free(result *protocol.Result) {
 	a.Replies.expect(protocol.OpRelease, a.masters.Decisive())
 	if result != nil {
@@ -176,14 +178,14 @@ func (a *Attempt) Free(result *protocol.Result) {
 	}
 }
 
-// release is Release. The replies go to the receiver unless it is nil.
+// release is Release with a receiver for the replies, which may be nil.
 func (a *Attempt) release(to link.Receiver, waiting bool) {
 	a.abandoned.Store(true)
 	a.waits = a.waits || waiting
 	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
 		calls[i] = a.releaseOf(i, waiting, to)
-		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // the leader may have offered the slot, which another call may have now
+		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // the leader must take back the slot that it has offered
 		a.push(&calls[i])
 	}
 }
@@ -210,8 +212,8 @@ func (a *Attempt) name(master int) string { return a.masters.Name(master, a.acqu
 // command was sent, so that no master's lease can end earlier, and shortened by the drift of the clocks.
 func (a *Attempt) Until() time.Time { return a.Start.Add(a.TTL - admission.Drift(a.TTL)) }
 
-// ReleaseTimeout returns how long the masters may take to answer a release now. The timeout of a first attempt may include the time
-// for making the connections.
+// ReleaseTimeout returns how long the masters may take to answer a release now. The attempt's own Timeout may be longer, because it may include the
+// time for making the connections.
 func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
 	for i, s := range a.masters.Streams {
 		timeout = max(timeout, s.At(a.acquires[i].Key).Timeout())
@@ -228,9 +230,9 @@ type Released struct {
 
 // ConfirmRelease waits for the masters' replies to a release until the result is certain.
 //
-// A master's reply that the key is gone counts only until the end of the lock's validity: a late release finds that the lease has ended since. The
-// same is true of a repeated release whose first reply was lost: the first may have freed the key. So repetitions don't count, and a lost reply
-// counts as one that might have confirmed the release.
+// A master may reply that the key is gone. That counts only until the end of the lock's validity, because afterwards the lease may have ended by
+// itself. It doesn't count from a release that was repeated after a lost reply, because the first release may have freed the key. So no reply to a
+// repetition counts, and a lost reply counts as one that might have confirmed the release.
 func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	quorum := a.masters.Quorum
 	released, maybe, gone := 0, 0, protocol.StatusNone // maybe counts the masters that may have had the key until then

@@ -11,10 +11,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// refuseAhead rejects grants whose fence is further ahead of another master's fence than correct clocks can
-// explain, because the clock of that master was wrong when it granted this key before. While a third master is away,
-// such a fence would become the lock's. The restart guard relies on fences near the clocks, and would be too short to
-// keep later fences above this one once a master has restarted and forgotten it.
+// refuseAhead rejects a grant whose fence is further ahead of another master's fence than correct clocks can explain. The clock of the grant's master
+// was wrong when it granted this key before. While a third master is away, such a fence would become the lock's. Later fences might be below it, once
+// a master has restarted and forgotten it: the restart guard is only long enough for fences near the clocks.
 func (a *Attempt) refuseAhead() {
 	if a.masters.MaxSkew == 0 {
 		return // without a max skew nothing can be checked

@@ -61,7 +61,8 @@ func New(n int, process string, maxSkew, fastFrom time.Duration, closing <-chan 
 // n-quorum+1 masters have failed or refused, no quorum is left.
 func (m *Masters) Decisive() int { return min(m.Quorum, len(m.Streams)-m.Quorum+1) }
 
-// Random returns the random part of a token, or of a name: the ID of this process, so that others can find out whose it is, and 90 random bits.
+// Random returns the random part of a token, or of a name. It begins with the ID of this process, by which others find out whose it is. 90 random
+// bits follow.
 func (m *Masters) Random() string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // the alphabet of rand.Text
 	var text [protocol.RandomLen]byte

@@ -19,7 +19,8 @@ const (
 	ResultRoom = link.MaxResults
 )
 
-// EnterRoom waits until a result may be stored or read, which bounds their memory. The caller must call LeaveRoom.
+// EnterRoom waits until another result may be stored or read. So results take a bounded amount of memory. If it returns true, the caller must call
+// LeaveRoom.
 func (m *Masters) EnterRoom(ctx context.Context) bool {
 	select {
 	case m.room <- struct{}{}:
@@ -37,8 +38,8 @@ func (m *Masters) RefusedResults() uint64 { return m.refused.Load() }
 
 func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[master].At(key).Lane }
 
-// Store makes masters remember a long result, over their lanes: the masters that have the attempt's token, and those known to have an older result.
-// It returns nil as soon as a quorum remembers it, or a verdict if none can, or none has in time.
+// Store makes masters remember a long result, over their lanes: the masters that have the attempt's token, and the masters known to have an older
+// result. It returns nil as soon as a quorum remembers the result. It returns a verdict if no quorum can, or if none has in time.
 func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	stored, _ := a.remembering(result.Fence)
 	r := a.masters.NewRound(protocol.OpStore, 1) // a second round, because the attempt's own round is for its release
@@ -79,8 +80,9 @@ func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to l
 	})
 }
 
-// storing gets the replies to a result on the lanes. The release, on the streams, may free a key on a master before the result arrives there. Once a
-// quorum remembers the result, it is certain that its holder had the lock until then. So these masters get the result once more, whoever has the key.
+// storing gets the replies to a result on the lanes. The release, on the streams, may free a key on a master before the result arrives there. Such a
+// master refuses the result, because the token is gone. Once a quorum remembers the result, its holder is known to have had the lock until then. So
+// these masters get the result once more, whoever has the key.
 type storing struct {
 	attempt *Attempt
 	result  *protocol.Result
@@ -117,7 +119,7 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
 		release := a.releaseOf(i, false, to)
 		if !done || c.Reply.Fence != result.Fence {
-			// Don't send the result to a master that can't be asked now, because the result would stay in memory until it can.
+			// A result for a master that can't be asked now would stay in memory until the master can be asked.
 			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
 			release.Forced = done && a.masters.Streams[i].At(a.acquires[i].Key).Usable()
 		}

@@ -35,8 +35,8 @@ const (
 // its end: if a busy machine has kept the process from running, the replies are already there, and only need to be read.
 type Span struct {
 	Rest   time.Duration // the time after the present step
-	began  time.Time     // the time from which behind counts
-	behind *atomic.Int64 // for a call for which others wait: the time after began at which the span ends at the earliest
+	began  time.Time     // behind counts from this time
+	behind *atomic.Int64 // the earliest end of the span, as the time since began; nil if no other call waits for this one
 
 	step time.Duration
 	over time.Time // the end of the present step; zero before the first step
@@ -47,7 +47,7 @@ const spanSteps = 8
 // NewSpan returns a span for which nobody else waits.
 func NewSpan(d time.Duration) Span { return Span{Rest: d, step: d / spanSteps} }
 
-// NewSpanOf is NewSpan for a span that others wait for: others is set to its earliest end, in time since began.
+// NewSpanOf is NewSpan for a span that other calls wait for. It keeps others at the earliest end of the span, as the time since began.
 func NewSpanOf(d time.Duration, began time.Time, others *atomic.Int64) Span {
 	s := NewSpan(d)
 	s.began, s.behind = began, others
@@ -141,8 +141,8 @@ func (m *Masters) AskAll(ctx context.Context, cmd protocol.Command, done func(pr
 	return replies, end
 }
 
-// alarm rings one inbox at a time, from a separate goroutine, which nothing else can delay. It is reused. A late ring wakes a different owner, which
-// sees that its time isn't over.
+// alarm rings one inbox at a time, from a separate goroutine, which nothing else can delay. An alarm is used again and again. So a late ring may wake
+// the owner of another inbox, which sees that its time isn't over.
 type alarm struct {
 	timer *time.Timer
 	rings atomic.Pointer[Inbox]

@@ -26,7 +26,7 @@ type Why int
 const (
 	NoQuorum   Why = iota // too few masters have given a usable reply
 	Held                  // others have the key, even if none of them has a quorum
-	Unreadable            // a master remembers a result, but no quorum is known to, or the result can't be read
+	Unreadable            // a master remembers a result, but the result can't be read, or no quorum is known to remember it
 )
 
 // Failure is the reason why one master gave no usable reply.
@@ -82,8 +82,8 @@ func (a *Attempt) othersRefuse() bool {
 // tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
 func (a *Attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.masters.Quorum }
 
-// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. If too few masters have replied to a lost attempt, it
-// goes by whether commands to the other masters would be sent at all.
+// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. Until the timeout, a master that hasn't replied counts as
+// usable if its stream sends acquires.
 func (a *Attempt) TooFew() bool {
 	usable := a.answered()
 	for i, s := range a.masters.Streams {
@@ -150,8 +150,8 @@ func (a *Attempt) refusal() Verdict {
 // leaderPatience is how long a call waits for an offer before it checks whether there is still a leader, and whether it is the same one.
 const leaderPatience = time.Second
 
-// Patience returns how long to sleep before asking again if no wake-up comes: until enough of the known leases may have ended that a quorum is
-// possible, at most a third of the lease of our own tickets.
+// Patience returns how long a call may sleep before it asks again if no wake-up comes. By then, enough of the known leases may have ended for a
+// quorum. The sleep is at most a third of the TTL, because the call's tickets last for a TTL.
 func (a *Attempt) Patience() time.Duration {
 	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
 	patience := a.TTL / 3
@@ -178,8 +178,8 @@ func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
 // LacksLeader reports whether the key has several slots, and no leader has refused.
 func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
 
-// IsFirst reports whether nobody else should ask for the slot of a lost attempt, because the former holder's release is on its way to the masters
-// that have refused.
+// IsFirst reports whether the slot of a lost attempt is this call's own, because the leader has granted or offered it. The masters that refused it
+// are about to get the release of the former holder.
 func (a *Attempt) IsFirst() bool {
 	granted := a.leaderSays().Status == protocol.StatusGranted
 	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
