@@ -2,7 +2,6 @@ package docs_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"html"
@@ -16,9 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -144,115 +140,6 @@ func TestRecordingInREADME(t *testing.T) {
 	if !slices.Equal(recorded, commands) || !strings.Contains(readFile(t, "README.md"), "](docs/images/try.svg)") {
 		t.Errorf("README has\n%q\nand docs/images/try.svg\n%q", commands, recorded)
 	}
-}
-
-func TestConfigurationsInDocuments(t *testing.T) {
-	t.Setenv("REDIS_PASSWORD", "password")
-	t.Setenv("GITHUB_SECRET", "secret")
-	for _, file := range []string{"README.md", "docs/hosts.md", "docs/keys.md", "docs/configuration.md", "docs/recipes.md"} {
-		for _, snippet := range snippets(t, file, "caddyfile") {
-			_, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(snippet), map[string]any{"filename": file})
-			if err != nil || len(warnings) > 0 {
-				t.Errorf("%s: %v, %v in\n%s", file, err, warnings, snippet)
-			}
-		}
-	}
-	var config caddy.Config
-	text := strings.NewReplacer("redis://10.0.0.", "memory://", ":6379", "").Replace(readFile(t, "examples/caddy.json")) // these would be dialed
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&config); err != nil {
-		t.Fatalf("JSON: %v", err)
-	}
-	config.Admin = &caddy.AdminConfig{Disabled: true}
-	if err := caddy.Validate(&config); err != nil {
-		t.Errorf("JSON: %v", err)
-	}
-}
-
-// TestMatchersInDocuments requires each rule that a reader may copy to serve what it isn't for, and to see what it is for: a key in the body
-// needs a matcher that leaves out GET, unless the path is a webhook's or a request without a key passes; an exact path, and a query or a
-// header by its name, have spellings that the matcher misses.
-func TestMatchersInDocuments(t *testing.T) {
-	files, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("REDLOCK_MASTERS", "redis://10.0.0.1:6379")
-	t.Setenv("UPSTREAM", "app:8080")
-	rules := 0
-	for _, file := range append(files, "README.md", "xcaddy.md", "CONTRIBUTING.md", "deploy/README.md", "Caddyfile.example", "deploy/Caddyfile", "deploy/shop.Caddyfile", "deploy/chart/Caddyfile",
-		"examples/traefik/Caddyfile", "examples/traefik/behind/Caddyfile") {
-		all := []string{strings.Replace(readFile(t, file), "slow_backend", "# slow_backend", 1)} // which only cmd/caddy has
-		if strings.HasSuffix(file, ".md") {
-			all = nil
-			for _, match := range caddyfiles.FindAllStringSubmatch(readFile(t, file), -1) {
-				all = append(all, match[1])
-			}
-		}
-		for _, text := range all {
-			if strings.Contains(text, "redlock_require") { // what a matcher misses is refused
-				continue
-			}
-			adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": file})
-			if err != nil {
-				t.Fatalf("%s: %v in\n%s", file, err, text)
-			}
-			var config any
-			if err := json.Unmarshal(adapted, &config); err != nil {
-				t.Fatal(err)
-			}
-			rules += requireMatchers(t, file, config, "null")
-		}
-	}
-	if rules < 20 {
-		t.Errorf("%d rules were found", rules)
-	}
-}
-
-var (
-	caddyfiles = regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```$")
-	readsBody  = regexp.MustCompile(`\{(json|form|body|payload)\.`)
-	exactPath  = regexp.MustCompile(`"path":\[[^\]]*[^*]"[,\]]`)
-	byName     = regexp.MustCompile(`"(query|header)":|\b(query|header)\(`)
-)
-
-// requireMatchers looks at the rules within a part of a configuration, and returns how many there are.
-func requireMatchers(t *testing.T, file string, part any, match string) (rules int) {
-	t.Helper()
-	switch part := part.(type) {
-	case []any:
-		for _, each := range part {
-			rules += requireMatchers(t, file, each, match)
-		}
-	case map[string]any:
-		if own, ok := part["match"]; ok && part["handle"] != nil {
-			text, err := json.Marshal(own)
-			if err != nil {
-				t.Fatal(err)
-			}
-			match = string(text)
-		}
-		for _, each := range part {
-			rules += requireMatchers(t, file, each, match)
-		}
-		if part["handler"] != "redlock" {
-			return rules
-		}
-		rules++
-		keys, err := json.Marshal(part["key"])
-		if err != nil {
-			t.Fatal(err)
-		}
-		forEach := readsBody.Match(keys) && part["on_missing_key"] != "pass" && !strings.Contains(match, `"/webhooks/`)
-		if forEach && !strings.Contains(match, `"not":[{"method":["GET","HEAD","OPTIONS"`) {
-			t.Errorf("%s: the rule %s refuses each GET: %s", file, keys, match)
-		}
-		if exactPath.MatchString(match) || byName.MatchString(match) {
-			t.Errorf("%s: the rule %s misses other spellings: %s", file, keys, match)
-		}
-	}
-	return rules
 }
 
 // TestACLInDocuments works with the rights that docs/masters.md lists. A test of package redlock shows that each of them is needed.

@@ -23,12 +23,21 @@ func closingLocker(t *testing.T, servers []*redistest.Server) *redlock.Locker {
 	return l
 }
 
+// rounds is how often a test tries to find a wrong moment: fewer times with -short. It isn't redistest.Few, because the race detector
+// finds more.
+func rounds(all int) int {
+	if testing.Short() {
+		return all / 5
+	}
+	return all
+}
+
 // TestWonBesideClose: no lock outlives the Locker, at whatever moment it was won or unlocked and, if all masters
 // answer, its key is free when Close returns.
 func TestWonBesideClose(t *testing.T) {
 	t.Parallel()
 	three, one := redistest.Start(t, 3), redistest.Start(t, 1)
-	for round := range 30 {
+	for round := range rounds(30) {
 		servers, callers := three, 16
 		if round%3 == 0 { // a caller that is alone, with one master, reads its replies itself
 			servers, callers = one, 1
@@ -78,8 +87,9 @@ func TestWonBesideClose(t *testing.T) {
 // TestUnlockBesideClose: Close waits for the calls of Unlock that have begun, and frees the locks of those
 // that come later.
 func TestUnlockBesideClose(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
-	for round := range 20 {
+	for round := range rounds(20) {
 		l := closingLocker(t, servers)
 		var locks []*redlock.Lock
 		for i := range 100 {

@@ -80,6 +80,7 @@ func wrap(t *testing.T, client redis.UniversalClient) redlock.Master {
 
 // TestConformance runs each test of single commands against each kind of master.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		run  func(t *testing.T, m redlock.Stepwise, client *redis.Client)

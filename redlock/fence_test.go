@@ -37,6 +37,7 @@ func TestFenceGrowsFromHolderToHolder(t *testing.T) {
 // TestFenceGrowsBetweenNeighbors has two successive holders on sets of masters of which one has a server more.
 // The rule for one set is not enough where an even set follows an odd one, and no rule is after two steps.
 func TestFenceGrowsBetweenNeighbors(t *testing.T) {
+	t.Parallel()
 	for n, limit := range map[int]int64{2: 4, 3: 2, 4: 2, 5: 1} {
 		if found := violation(safeRules, n, limit, oneStep); found != "" {
 			t.Error(found)

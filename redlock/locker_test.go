@@ -12,12 +12,8 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
-
-// shortTTL ends while a test waits for it, and leaves a busy machine enough time before.
-const shortTTL = 300 * time.Millisecond
-
-var brief = []redlock.Option{redlock.WithTimeout(shortTTL / 2), redlock.WithTTL(shortTTL)}
 
 func TestTurn(t *testing.T) {
 	t.Parallel()
@@ -152,95 +148,96 @@ func TestLockWaits(t *testing.T) {
 }
 
 func TestLost(t *testing.T) {
-	l, servers := onServers(t, 3, brief...)
-	type value struct{}
-	parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), value{}, "v"))
-	lock, err := l.Lock(parent, "key", redlock.WithTTL(4*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancelParent()
-	work, cancel := lock.WithContext(t.Context())
-	defer cancel()
-	stopped, stop := lock.WithContext(t.Context())
-	stop()
-	if err := context.Cause(stopped); err != context.Canceled {
-		t.Errorf("canceled child has cause %v, want context.Canceled", err)
-	}
-	if lock.Context().Err() != nil || lock.Context().Value(value{}) != "v" {
-		t.Errorf("lock's context: error %v, value %v; want the parent's value but not its end", lock.Context().Err(), lock.Context().Value(value{}))
-	}
-	each(servers, (*redistest.Server).Pause)
-	for name, ctx := range map[string]context.Context{"Context": lock.Context(), "WithContext": work} {
-		if err := ended(t, ctx); err != redlock.ErrLost {
-			t.Errorf("%s ended with %v, want ErrLost", name, err)
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		type value struct{}
+		parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), value{}, "v"))
+		lock, err := l.Lock(parent, "key")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if now := time.Now(); now.Before(lock.Until()) || now.After(lock.Until().Add(bound)) {
-		t.Errorf("lost %v after the end of validity", now.Sub(lock.Until()))
-	}
-	each(servers, (*redistest.Server).Resume)
-	redistest.RequireNoKeys(t, servers)
-	if err := lock.Unlock(); !errors.Is(err, redlock.ErrExpired) || !errors.Is(err, redlock.ErrLost) {
-		t.Errorf("Unlock after the loss: %v, want ErrExpired and ErrLost", err)
-	}
-
-	lock = mustLock(t, newLocker(t, redistest.URLs(servers), redlock.WithTimeout(longTTL/3)), "key")
-	each(servers, func(s *redistest.Server) { steal(t, s, "key", time.Minute) })
-	for range 2 {
-		if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) {
-			t.Errorf("Unlock after another has taken the lock: %v, want ErrNotOwner", err)
+		cancelParent()
+		work, cancel := lock.WithContext(t.Context())
+		defer cancel()
+		stopped, stop := lock.WithContext(t.Context())
+		stop()
+		if err := context.Cause(stopped); err != context.Canceled {
+			t.Errorf("canceled child has cause %v, want context.Canceled", err)
 		}
-	}
-}
+		if lock.Context().Err() != nil || lock.Context().Value(value{}) != "v" {
+			t.Errorf("lock's context: error %v, value %v; want the parent's value but not its end", lock.Context().Err(), lock.Context().Value(value{}))
+		}
+		for _, s := range net.Servers {
+			s.Hang()
+		}
+		for name, ctx := range map[string]context.Context{"Context": lock.Context(), "WithContext": work} {
+			if err := ended(t, ctx); err != redlock.ErrLost {
+				t.Errorf("%s ended with %v, want ErrLost", name, err)
+			}
+		}
+		if late := time.Since(lock.Until()); late < 0 || late > time.Millisecond {
+			t.Errorf("lost %v after the end of validity", late)
+		}
+		for _, s := range net.Servers {
+			s.Resume()
+		}
+		net.RequireNoKeys(t)
+		if err := lock.Unlock(); !errors.Is(err, redlock.ErrExpired) || !errors.Is(err, redlock.ErrLost) {
+			t.Errorf("Unlock after the loss: %v, want ErrExpired and ErrLost", err)
+		}
 
-func each(servers []*redistest.Server, f func(*redistest.Server)) {
-	for _, s := range servers {
-		f(s)
-	}
+		lock = mustLock(t, l, "key")
+		for _, s := range net.Servers {
+			s.Give("key", "another", time.Minute)
+		}
+		for range 2 {
+			if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) {
+				t.Errorf("Unlock after another has taken the lock: %v, want ErrNotOwner", err)
+			}
+		}
+	})
 }
 
 func TestDo(t *testing.T) {
-	l, servers := onServers(t, 3, brief...)
-	failed := errors.New("work failed")
-	if err := l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error { return failed }); !errors.Is(err, failed) {
-		t.Errorf("Do: %v, want the error of the work", err)
-	}
-	err := l.Do(t.Context(), "key", func(ctx context.Context, _ *redlock.Lock) error {
-		each(servers, (*redistest.Server).Pause)
-		defer each(servers, (*redistest.Server).Resume)
-		return ended(t, ctx)
-	})
-	if !errors.Is(err, redlock.ErrLost) {
-		t.Errorf("Do without masters: %v, want ErrLost", err)
-	}
-	eventually(t, bound, "Do says that its keys went away", func() bool { // a busy master may not confirm the release in time, which is no error
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l := simLocker(t, net.Masters())
+		failed := errors.New("work failed")
+		if err := l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error { return failed }); !errors.Is(err, failed) {
+			t.Errorf("Do: %v, want the error of the work", err)
+		}
+		err := l.Do(t.Context(), "key", func(ctx context.Context, _ *redlock.Lock) error {
+			for _, s := range net.Servers {
+				s.Hang()
+				defer s.Resume()
+			}
+			return ended(t, ctx)
+		})
+		if !errors.Is(err, redlock.ErrLost) {
+			t.Errorf("Do without masters: %v, want ErrLost", err)
+		}
 		err = l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error {
-			for _, s := range servers {
-				if err := s.Client().Del(context.Background(), redisKey("key")).Err(); err != nil {
-					t.Error(err)
-				}
+			for _, s := range net.Servers {
+				s.Delete("key", 0)
 			}
 			return nil
-		}, redlock.WithTTL(longTTL)) // no renewal makes them anew
-		if err != nil && !errors.Is(err, redlock.ErrExpired) {
-			t.Fatal(err)
+		})
+		if !errors.Is(err, redlock.ErrExpired) {
+			t.Errorf("Do whose keys went away: %v, want ErrExpired", err)
 		}
-		return errors.Is(err, redlock.ErrExpired)
+		func() {
+			defer func() { _ = recover() }()
+			_ = l.Do(t.Context(), "panic", func(context.Context, *redlock.Lock) error { panic("work panics") })
+		}()
+		held := mustLock(t, l, "key")
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		err = l.Do(ctx, "key", func(context.Context, *redlock.Lock) error { t.Error("Do ran without the lock"); return nil })
+		if !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("Do on a held key: %v, want ErrHeld", err)
+		}
+		mustUnlock(t, held)
+		net.RequireNoKeys(t)
 	})
-	func() {
-		defer func() { _ = recover() }()
-		_ = l.Do(t.Context(), "panic", func(context.Context, *redlock.Lock) error { panic("work panics") }, redlock.WithTTL(longTTL))
-	}()
-	held := mustLock(t, l, "key", redlock.WithTTL(longTTL))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	err = l.Do(ctx, "key", func(context.Context, *redlock.Lock) error { t.Error("Do ran without the lock"); return nil })
-	if !errors.Is(err, redlock.ErrHeld) {
-		t.Errorf("Do on a held key: %v, want ErrHeld", err)
-	}
-	mustUnlock(t, held)
-	redistest.RequireNoKeys(t, servers)
 }
 
 func TestOptions(t *testing.T) {

@@ -131,7 +131,7 @@ func TestManyProcesses(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	processes := 200
 	if redistest.Few() {
-		processes = 60
+		processes = 20
 	}
 	var start sync.WaitGroup
 	for i := range processes {

@@ -87,6 +87,7 @@ func TestSeveralKeysHaveOneFence(t *testing.T) {
 
 // TestAllOrNothing: while one key is held, the others are neither taken nor kept for the call that waits.
 func TestAllOrNothing(t *testing.T) {
+	t.Parallel()
 	l, servers := onServers(t, 3)
 	other := newLocker(t, redistest.URLs(servers))
 	held := mustLock(t, l, "b")
@@ -233,6 +234,7 @@ func TestSeveralThatMeet(t *testing.T) {
 
 // TestAllAreLostTogether: when another token takes one of the keys, the lock is lost and its other keys are freed.
 func TestAllAreLostTogether(t *testing.T) {
+	t.Parallel()
 	const ttl = 3 * time.Second
 	l, servers := onServers(t, 3, redlock.WithTTL(ttl), redlock.WithTimeout(ttl/2))
 	lock, err := l.LockAll(t.Context(), []string{"a", "b"})

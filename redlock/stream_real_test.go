@@ -122,7 +122,7 @@ func heap() uint64 {
 // TestMemoryIsBounded: a lock costs no memory when another has followed it, also in a line that never ends. Nor does it
 // where a master takes no acquires, in whatever way; nor is that one tried for each.
 func TestMemoryIsBounded(t *testing.T) {
-	const turns = 3_000
+	const turns = 1_000
 	faults := map[string]func(t *testing.T, s *redistest.Server){
 		"none":   func(*testing.T, *redistest.Server) {},
 		"hung":   func(_ *testing.T, s *redistest.Server) { s.Pause() },

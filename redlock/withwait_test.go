@@ -145,6 +145,7 @@ func TestShortWaitIsOneAttempt(t *testing.T) {
 
 // Masters that hang, and masters that can't be reached, end a wait with a *QuorumError.
 func TestWithWaitWithoutQuorum(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := lockerOn(t, view(farServers(3), func(m *farMaster) {
 			m.lost = func() bool { return true }
