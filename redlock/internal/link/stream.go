@@ -1,4 +1,4 @@
-// Package link sends commands to masters: to each in order, over one connection, and results over a second one.
+// Package link sends commands to masters. Each master gets its commands in order, over one connection. Long results go over a second connection.
 package link
 
 import (
@@ -22,14 +22,16 @@ const (
 	renewalsAtOnce = 64 // the most renewals in one batch
 
 	maxQueue  = 4096                   // the most acquires that may be queued for one master
-	maxBytes  = 1 << 20                // the most bytes of results in one pipeline, without the last one
-	closeTime = 10 * time.Second       // the most time for a connection to end; a user's dialer may ignore Close
+	maxBytes  = 1 << 20                // a batch whose results have this many bytes takes no further command
+	closeTime = 10 * time.Second       // how long Close waits for a connection to end; one from a user's dialer may never end
 	OwedGap   = 250 * time.Millisecond // the time between repetitions of a release that a master has missed
 )
 
-// Stream sends commands to one master, in order, in pipelines that concurrent callers share; several pipelines are sent before the first is answered.
-// The order makes releases reliable: a release can't overtake its acquire, however late the master reads both. Nobody waits for a stream: callers
-// push, and give up when their own timeout is over.
+// Stream sends commands to one master, in order. A batch of commands goes to the master at once, and may be from several callers. The stream sends
+// several batches before the first is answered.
+//
+// The order makes releases reliable: a release can't overtake its acquire, however late the master reads both. No caller is blocked by a stream:
+// callers push their commands, and give up when their own timeout is over.
 //
 //	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read (or a caller: see solo) ──► settle
 type Stream struct {
@@ -38,20 +40,20 @@ type Stream struct {
 	latency    latency
 	Clock      *admission.Clock
 	seat       *admission.Seat
-	subscribed atomic.Bool   // the master's wake-ups arrive
-	denied     atomic.Bool   // the master has denied the subscription
+	subscribed atomic.Bool   // the master sends this process its wake-ups
+	denied     atomic.Bool   // the master has refused the subscription to wake-ups
 	work       chan struct{} // signals write that there may be something to send
 	tend       chan struct{} // signals watch that something may be due
 	cancel     func()
 	ended      chan struct{}
 	Lane       *Lane
-	whole      Whole // the master of which the server is a part; nil if the server is the whole master
+	whole      Whole // the master of several servers that this server is a part of; nil if the server is the whole master
 
 	mu              *sync.Mutex   // shared by all parts of a master
 	conn            protocol.Conn // nil while there is none
 	can             protocol.ConnCapabilities
 	sending         bool // a goroutine is sending on conn, and doesn't hold mu meanwhile
-	solo            solo // for a caller that is alone, and reads in place of read
+	solo            solo // lets a caller that is alone read its own reply
 	queue           commands
 	renewals        commands // Fast extends: a few go with each batch, so that other commands don't wait behind all of them
 	acquires        int
@@ -61,7 +63,7 @@ type Stream struct {
 	answeredAt      time.Time  // when the master last answered, or conn was made
 	usedAt          time.Time  // when the master last answered or was probed
 	tellsMemory     bool       // the server says how much memory it uses
-	memoryAt        time.Time  // when the server last said that, or was asked
+	memoryAt        time.Time  // when the server was last asked how much memory it uses, or said so in its greeting
 	resent          []string   // tokens of plain releases that had no effect, and are sent again as scripts
 	sendEnded       *sync.Cond // signals that sending has ended on a connection that isn't conn any more
 	connectingSince time.Time  // since when a connection is being made, if there is none
@@ -70,9 +72,9 @@ type Stream struct {
 
 	downUntil time.Time     // acquires are refused until then
 	downErr   error         // the reason why there is no connection, or why the connected server takes no locks
-	pause     time.Duration // how long acquires were refused after the last failure; doubles until a connection has worked for MostPause
+	pause     time.Duration // how long acquires were refused after the last failure; starts anew once a connection has worked for MostPause
 	away      absence
-	unusable  error // the error with which the server refused the last lock it was asked for; nil if it voted
+	unusable  error // the error with which the server refused the last lock; nil if it voted
 	isSlow    bool  // the master was slow at its last reply
 	health
 	closing bool
@@ -82,7 +84,7 @@ type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Timeout time.Duration // how long the master may take to answer at first; its latency changes that
 	Prefix  string
-	Solo    time.Duration // how long a caller that is alone waits for its reply itself, once or twice; 0 if it may have other masters to send to
+	Solo    time.Duration // how often the stream's reader looks whether callers still read their own replies; 0 with several masters, where none do
 	Logger  *slog.Logger
 	Watcher Watcher
 }
@@ -95,8 +97,8 @@ type Watcher interface {
 
 // Whole is a master of several servers, each of which has some of the keys. Each server's stream is a part.
 type Whole interface {
-	// Elsewhere takes over a command that a part's server hasn't executed, because the server doesn't have the key, or because the part has ended. It
-	// returns false if neither is true, or if the command can't be sent anywhere else.
+	// Elsewhere sends a command to another part if the given part's server doesn't have the key, or the given part has ended. It returns false if it
+	// didn't take over the command.
 	Elsewhere(part *Stream, c *Command) bool
 	// Has reports whether a part's server has the key. Callers hold the mutex of the parts.
 	Has(part *Stream, key string) bool
@@ -153,7 +155,7 @@ func (s *Stream) ConnectTime() time.Duration {
 
 func (s *Stream) SendSoon() { Signal(s.work) }
 
-// At returns the stream for a key, which is this one.
+// At returns the stream for a key: this one, because the master is one server.
 func (s *Stream) At(string) *Stream { return s }
 
 // Divided is false: the master has one server.
@@ -243,7 +245,7 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	c, err := s.master.Connect(ctx, s.seat)
-	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // callers may look for their own context's error
+	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // the caller's own context hasn't ended
 		err = protocol.Unreachable(fmt.Errorf("it can't be connected to, or doesn't answer, within %v", most))
 	}
 	return c, err
@@ -296,9 +298,8 @@ func (s *Stream) Enqueue(c *Command) {
 	s.Decline(c, err)
 }
 
-// accept queues a command, or returns the reason why not. It refuses acquires while the master is known to be down. Until the stream is closing, it
-// takes each release for which the master may have something: such a release belongs to an acquire that was sent, so their number is bounded too.
-// Callers hold mu.
+// accept queues a command, or returns the reason why not. It refuses acquires while the master is known to be down. It takes all releases that may be
+// needed until the stream is closing: each belongs to an acquire that was sent, so the number of releases is bounded, too. Callers hold mu.
 func (s *Stream) accept(c *Command) (taken bool, err error) {
 	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
 		err = errUnneeded
@@ -318,7 +319,7 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 	case c.Op == protocol.OpAcquire:
 		s.acquires++
 	case c.Op == protocol.OpRelease && c.Queue && c.acquire.ticket != nil:
-		c.acquire.ticket.left = true // the acquire may be sent after the call has ended, so the release that removes the ticket must follow it
+		c.acquire.ticket.left = true // the acquire may be sent after the call has ended, so the release must follow, and remove the ticket
 	}
 	return true, nil
 }
@@ -346,7 +347,7 @@ func (s *Stream) Decline(c *Command, err error) {
 		return
 	}
 	c.deliver()
-	if former := c.takeFormer(); former != nil { // the release can still be sent without the acquire
+	if former := c.takeFormer(); former != nil { // the release must be sent, even without the acquire
 		s.Push(former)
 	}
 }
@@ -355,7 +356,7 @@ func (s *Stream) Decline(c *Command, err error) {
 func (s *Stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
-	// A server that is slow, or that takes no new locks, may renew its locks: none must be lost because others are refused.
+	// Renewals go even to a server that is slow, or that takes no new locks: a held lock must not be lost because new locks are refused.
 	renews := op == protocol.OpExtend && s.conn != nil && s.queued() < maxQueue
 	patient := renews && silent <= s.MaxTTL
 	switch {
@@ -383,8 +384,8 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 	return ticket.left || ticket.uncertain
 }
 
-// Withdraw removes this process from the queue for a key on the master, unless the master has named so many keys that it must be lying. For a call,
-// it also gives back the slot that is offered to the call.
+// Withdraw removes this process from the queue for a key on the master. For a call, it also gives back the slot that is offered to the call. It does
+// nothing while thousands of commands are queued, because only a master that lies names so many keys.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	cmd := protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}
 	if _, call := protocol.CallOf(process); call > 0 {
@@ -398,7 +399,7 @@ func (s *Stream) Withdraw(key, process string, ticket int64) {
 		return
 	}
 	s.Enqueue(c)
-	s.SendSoon() // not Push, which could run the commands of a memory master here, and through them the caller
+	s.SendSoon() // not Push: a master in memory would answer within it, and its replies may lead back into the caller
 }
 
 func (s *Stream) Usable() bool {
@@ -416,8 +417,8 @@ func (s *Stream) silence(now time.Time) time.Duration {
 }
 
 // Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout and, while a connection is being made,
-// the rest of the time for the connection. If the master's round trips are known, the time for the connection is a few of them, so that a master that
-// hangs doesn't delay anybody for as long as a first connection may take.
+// the rest of the time for that. Where round trips are known, a connection is expected within a few of them. Otherwise a master that hangs would
+// delay callers for as long as a first connection may take.
 func (s *Stream) Patience() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -435,9 +436,9 @@ func (s *Stream) Patience() time.Duration {
 type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
-	fast     []*Command // while the batch is filled: acquires for its end
+	fast     []*Command // fast acquires, which go to the end of the batch when it is full
 	sentAt   time.Time
-	users    int // the goroutine that sends the batch, and the one that settles it, because a reply may come before the send has returned
+	users    int // how many goroutines use the batch: one sends it and one settles it, and a reply may come before the send has returned
 }
 
 // flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
@@ -458,7 +459,7 @@ func (s *Stream) flush() {
 	if sends {
 		answered, err := c.Send(b.cmds)
 		if err != nil {
-			c.Close() // the goroutine in read notices, and ends the connection
+			c.Close() // read notices that, and ends the connection
 		}
 		if answered {
 			s.landed(nil)
@@ -479,9 +480,10 @@ func (s *Stream) flush() {
 	}
 }
 
-// nextBatch moves the heads of the queue and of the renewals into a batch, and returns the commands that it drops because nobody needs them. Fast
-// acquires and extends go to the end of the batch, so that the master takes all of a kind together. No command that must follow one of these is in
-// the same batch: a release makes its acquire and its renewals unneeded as long as they aren't sent. Callers hold mu.
+// nextBatch moves the heads of the queue and of the renewals into a batch. It returns the commands that it drops because nobody needs them.
+//
+// Fast acquires and extends go to the end of the batch, so that the master takes all of a kind together. A release can't overtake them, because it is
+// never in the same batch: the release of a command that isn't sent yet makes that command unneeded. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -564,8 +566,8 @@ func (s *Stream) finished(b *batch) {
 }
 
 const (
-	leastPause = 100 * time.Millisecond // before a failed master is tried again; the pause doubles
-	MostPause  = time.Second            // with each failure, up to this
+	leastPause = 100 * time.Millisecond // the pause before a failed master is tried again, which doubles with each failure
+	MostPause  = time.Second            // the longest of these pauses
 
 	memoryGap = 10 * time.Second // how often a server is asked how much memory it uses, if it tells that
 
@@ -608,7 +610,7 @@ func (s *Stream) wanted(ctx context.Context) bool {
 	return ctx.Err() == nil && (!s.closing || s.pending())
 }
 
-// unreachable marks the master as down because no connection could be made or the last one was of no use.
+// unreachable marks the master as down, because no connection could be made or the last one was of no use.
 func (s *Stream) unreachable(err error) {
 	s.mu.Lock()
 	now := time.Now()
@@ -657,9 +659,9 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 	}
 }
 
-// serve uses a connection until it ends. next is a connection that already replaces it, if there is one. The error is nil if the connection has
-// worked for a while, so that the next one can be made without a pause. A single reply isn't enough for that: otherwise a server that ends each
-// connection after one reply would be connected to without end.
+// serve uses a connection until it ends. next is a connection that replaces it already, or nil. The error is nil if the connection has worked for a
+// while. Then the next one is made without a pause. A single reply isn't enough for that, or a server that ends each connection after one reply would
+// be connected to without end.
 func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
@@ -669,7 +671,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 		s.usedAt = time.Time{}
 	}
 	s.downUntil, s.downErr = time.Time{}, nil
-	// If the server has refused a lock, only the next lock shows whether it still does. The trouble with connecting is over.
+	// A server that has refused a lock may refuse the next one, too, so its absence goes on. Any other absence is over.
 	recovered := s.unusable == nil
 	if recovered {
 		s.away = absence{}
@@ -692,7 +694,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 
 	s.mu.Lock()
 	s.conn, s.connectingSince = nil, time.Now()
-	s.downErr = s.away.why // nobody waits for the next connection to a master that has hung
+	s.downErr = s.away.why // if the master has hung, calls don't wait for the next connection (see Patience)
 	s.mu.Unlock()
 	c.Close()
 	close(stop)
@@ -760,8 +762,8 @@ func (s *Stream) flushAll(c protocol.Conn) {
 	}
 }
 
-// watch does what becomes due on a connection until it ends. next is the connection that replaces it: a server that doesn't answer on this one has
-// answered on the next.
+// watch does the work that becomes due on a connection until it ends. next is a connection that replaces it, or nil: the server has answered on next,
+// and not on this one.
 func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	check := s.newHangCheck(ctx)
@@ -927,14 +929,15 @@ func (s *Stream) reconnect() {
 	}
 }
 
-// verdict returns what the replies say about the master: the reason why it is unusable, or nil. known is false if the replies don't say.
+// verdict returns the reason why the master is unusable, as its replies show it, or nil if it is usable. known is false if the replies don't show
+// that.
 func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var clock int64
 	var votes, lives bool
 	for _, c := range b.commands {
 		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
 		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpTrial; {
-		case c.Op == protocol.OpMemory && refused: // locks don't need this right
+		case c.Op == protocol.OpMemory && refused: // a master may lack the right to tell its memory, and still grant locks
 			lives = true
 		case errors.Is(c.Reply.Err, protocol.ErrUnusable):
 			err = c.Reply.Err
@@ -962,7 +965,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.Clock.Observe(clock, b.sentAt, now)
 	}
 	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
-		// Replies to commands that were sent before the jump was noticed don't count either.
+		// A jump of the clock voids replies to commands that were sent before the jump was noticed, too.
 		err = fault
 		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
@@ -1003,11 +1006,10 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
 //   - scripts that the server doesn't know, or has forgotten;
 //   - acquires and extends that were Fast, but need the full script;
-//   - plain releases that met a waiter's mark, and must be sent as the script that wakes the waiter;
-//   - acquires that were refused only because they were in flight behind such a release.
+//   - plain releases of a key for which somebody waits, and which are sent again as the script that wakes the waiter;
+//   - acquires that were refused only because such a release before them had no effect.
 //
-// It skips commands that their callers have given up: a release that follows such a command may be in flight already, and must
-// not be overtaken. Callers hold mu.
+// It skips commands that their callers have given up. Their releases may be in flight already, and must not be overtaken. Callers hold mu.
 func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	for _, c := range answered {
 		release := c.Op == protocol.OpRelease
@@ -1066,8 +1068,8 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	}
 }
 
-// down refuses acquires until the restart guard is over or, without a guard, for a pause that doubles while the master keeps failing. At random, the
-// pause is up to a quarter shorter, so that the processes that have lost a master don't all come back at once. Callers hold mu.
+// down refuses acquires until the restart guard is over. Without a guard, it refuses them for a pause that doubles while the master keeps failing.
+// The pause is up to a quarter shorter, at random, so that the processes that have lost a master don't all come back at once. Callers hold mu.
 func (s *Stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), MostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause-rand.N(s.pause/4))
@@ -1077,12 +1079,12 @@ func (s *Stream) down(err error, now time.Time) {
 	}
 }
 
-// note logs and reports each change of whether the master is usable, but not each failure. A master that is already down is logged once more if it
-// may have forgotten its locks, turns out to be slow, or refuses locks after it was slow.
+// note logs and reports each change of whether the master is usable. A further failure of a master that is down is logged only if the master may have
+// forgotten its locks, turns out to be slow, or refuses locks after it was slow.
 func (s *Stream) note(err error) {
 	now := time.Now()
 	s.mu.Lock()
-	if err == nil || errors.Is(err, ErrHung) { // one reply in time doesn't make a master well, and one missing reply doesn't mean that it hangs
+	if err == nil || errors.Is(err, ErrHung) { // the replies of the last minute decide, and not a single one
 		slow := s.latency.slow(s.isSlow, s.silence(now), now)
 		if s.isSlow = slow != nil; s.isSlow {
 			err = slow
@@ -1116,8 +1118,8 @@ func (s *Stream) lastReply() time.Time {
 	return s.answeredAt
 }
 
-// probe returns the question for an idle connection: for the time, or, if the server has refused locks, whether it takes locks again. Callers hold
-// mu.
+// probe returns the question for an idle connection. A server that has refused locks is asked whether it takes locks again, any other for the time.
+// Callers hold mu.
 func (s *Stream) probe() protocol.Command {
 	if s.unusable != nil {
 		if key := s.trialKey(); key != "" {
@@ -1160,7 +1162,7 @@ func (s *Stream) slow(now time.Time) error {
 	return s.latency.slow(true, s.silence(now), now)
 }
 
-// Away returns since when, as far as this process knows, the master has failed to do what it was asked, and why; the zero time if it hasn't failed.
+// Away returns since when the master has failed to do its commands, as far as this process knows, and why. The time is zero if it hasn't failed.
 func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -1174,7 +1176,8 @@ func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	return since, why
 }
 
-// Leads returns the name that all processes give the server that votes, and whether the server can lead, which it can if it answers.
+// Leads returns the name that all processes give the server that votes. It also reports whether the server can lead, that is, offer the free slots of
+// keys with several holders.
 func (s *Stream) Leads() (name string, can bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -1199,7 +1202,7 @@ func (s *Stream) State() State {
 	case !s.wellSince.IsZero():
 		err = &probationError{s.reported, s.probation}
 	default:
-		err = s.reported // the master was slow
+		err = s.reported // nil, or that the master was slow
 	}
 	s.mu.Unlock()
 	state := s.stateWith(err)
