@@ -75,7 +75,7 @@ type call struct {
 	order     uint64             // the call's number among all calls of this process; 0 before it enters
 	ahead     int                // how many calls were before it in line, those with a lock included
 	promoted  chan *vote.Attempt // gets, when the call becomes the head, the attempt for a lock handed to it, or nil
-	done      *DoneError         // the result that the head before this call has met; set before promoted gets a value, and only if the call wants results
+	done      *DoneError         // gets the attempt for a lock handed to the call, or nil, when the call becomes the head
 	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 if not known yet
 	asksUntil atomic.Int64       // when the last attempt ends, at the earliest: a time.Duration since the gates began
 
@@ -231,7 +231,7 @@ func (c *call) enter() state {
 	return inLine
 }
 
-// mostDoubts is how often a call doubts what other calls have found out about the masters.
+// mostDoubts is how often a call asks again although other calls have found no quorum.
 const mostDoubts = 2
 
 // hear waits until a try-lock should enter again, because the first attempt of the call before it is over.
@@ -251,8 +251,8 @@ func (c *call) hear() state {
 	return next
 }
 
-// awaitFirst waits for the first attempt of the call before this one. It returns why a try-lock gets no lock (errDoubtful if that may have changed),
-// or nil if the try-lock should enter again.
+// awaitFirst waits for the first attempt of the call before this one. It returns the reason why a try-lock gets no lock, or nil if the try-lock
+// should enter again. The reason is errDoubtful if it may be over by now.
 func (c *call) awaitFirst() error {
 	select {
 	case met := <-c.later:
@@ -268,7 +268,7 @@ func (c *call) awaitFirst() error {
 }
 
 // standInLine waits until the call becomes the head. If the call's wait ends during the first attempt of the call before it, it waits for that
-// attempt, too, to know whether anybody has the lock. It does so no longer than masters may take to answer.
+// attempt, too, to know whether anybody has the lock. This takes no longer than masters may take to answer.
 func (c *call) standInLine() state {
 	err := error(nil)
 	ctx := c.waiting()
@@ -414,7 +414,7 @@ func (h *haste) ask(gap time.Duration) {
 
 func (c *call) begin() state {
 	if slices.ContainsFunc(c.voters.Streams, vote.Stream.Subscribed) {
-		c.gates.drainWakeUps(c) // the attempt finds out anyway what earlier wake-ups announced
+		c.gates.drainWakeUps(c) // the attempt finds out by itself whether an earlier wake-up was right
 	}
 	if err := c.awaitPlace(); err != nil {
 		return c.giveUp(err)

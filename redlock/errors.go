@@ -15,8 +15,8 @@ import (
 
 // The errors of this package, for errors.Is. Several of them can match one error.
 var (
-	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment. Even if no master had failed, the
-	// call would not have had a quorum. The error is a *HeldError.
+	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment. Failed masters aren't the reason:
+	// with their votes, the call would not have had a quorum either. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// or WithOncePer return it.
@@ -24,8 +24,8 @@ var (
 	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
 	// *UnreadableError; only calls with WithRecall return it.
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
-	// ErrNotRemembered is the error of inspect.Forget if no result is remembered for the key. It is also the error of Once, OncePer, UnlockWith and
-	// UnlockDone if the work was done, but fewer than a quorum of the masters have confirmed that they know it.
+	// ErrNotRemembered is the error of inspect.Forget if no result is remembered for the key. Once, OncePer, UnlockWith and UnlockDone return it if
+	// the work was done, but no quorum of the masters has confirmed that it remembers the work.
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")
@@ -109,7 +109,7 @@ type QuorumError struct {
 	Masters []*MasterError
 	// RetryAfter is how long it takes until enough masters will have passed their restart guards; 0 if the guards aren't the reason.
 	RetryAfter time.Duration
-	Label      string // as in HeldError
+	Label      string // the label of the call: see WithLabel
 	// Err is the reason for the end of the call, if it isn't in the masters' replies: the context's error, context.DeadlineExceeded when the time of
 	// WithWait was over, ErrTooManyWaiters, the reason why this process may not lock, or, from Unlock, that masters hang. It is nil otherwise.
 	Err error
@@ -151,8 +151,8 @@ func (e *QuorumError) Unwrap() []error {
 type UnreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
-	Label   string // as in HeldError
-	// Err is as in QuorumError.
+	Label   string // the label of the call: see WithLabel
+	// Err is the reason for the end of the call, if it isn't in the masters' replies: see QuorumError.
 	Err error
 }
 

@@ -186,7 +186,7 @@ func (g *gate) full(p *place) bool {
 		if older.order >= p.order {
 			break
 		}
-		if !older.several() || g.fullFor(older) { // a call for several keys may wait at another gate, and then keeps nobody from this one
+		if !older.several() || g.fullFor(older) { // a call for several keys may wait at another gate; then later calls go before it here
 			return true
 		}
 	}

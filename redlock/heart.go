@@ -16,9 +16,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// heart tells each master every two seconds about this process, and hears of processes that have other masters. A majority of those may share no
-// master with a majority of ours, and then both processes could get one lock. The heart costs each master one command every two seconds, and none for
-// a lock.
+// heart tells each master every two seconds about this process, and hears of processes that have other masters. A majority of their masters may share
+// no master with a majority of ours, and then both processes could get one lock. The heart costs each master one command every two seconds, and none
+// for a lock.
 type heart struct {
 	options
 	streams []vote.Stream

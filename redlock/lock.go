@@ -361,8 +361,8 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 // has ended. An Unlock at the same time does no harm: the release undoes an extend that is sent before it, and an extend behind it in the queue is
 // dropped, because its attempt is over.
 //
-// Slow masters are not asked more often than others: a round begins a third of the TTL after the one before, or sooner if that one can't renew the
-// lease any more.
+// Slow masters are not asked more often than others. A round begins a third of the TTL after the round before, or sooner if that round can't renew
+// the lease any more.
 func (k *Lock) renew(now time.Time) (due time.Time) {
 	ttl := k.attempt.TTL
 	k.mu.Lock()
@@ -450,8 +450,8 @@ func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unloc
 	return nil // no other error of the lock matters, because the next holder meets the result
 }
 
-// UnlockDone is Unlock after work that was done, for a lock taken WithOncePer: the masters remember the work for the rest of the period. Its errors
-// are those of UnlockWith.
+// UnlockDone is Unlock after work that was done, for a lock taken WithOncePer: the masters remember the work for the rest of the period. It has the
+// same errors as UnlockWith.
 func (k *Lock) UnlockDone() error {
 	if !k.isMade() {
 		return errNoLock

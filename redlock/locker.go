@@ -216,9 +216,9 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 }
 
 // Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with ErrClosed, and closes the masters. It waits for
-// running calls, including Unlock. If all masters answer, no lock, ticket, goroutine or connection is left when it returns; masters keep the fences
-// for 5 s, and what processes have told them for up to an hour. It takes at most a few of the masters' timeouts. Further calls wait for the first,
-// and return its error: an error of closing the masters.
+// running calls, including Unlock. If all masters answer, no lock, ticket, goroutine or connection is left when it returns. Masters keep the fences
+// for 5 s, and the beats of processes for up to an hour. Close takes at most a few of the masters' timeouts. Further calls wait for the first, and
+// return its error: an error of closing the masters.
 func (l *Locker) Close() error {
 	if err := l.usable(context.Background()); err != nil {
 		return err

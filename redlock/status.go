@@ -41,7 +41,7 @@ type Status struct {
 // Ready reports whether locks can be taken now.
 func (s Status) Ready() bool { return s.Err == nil && s.Asked >= s.Quorum }
 
-// MasterStatus is a Locker's knowledge about one master. The console shows it under the names for JSON.
+// MasterStatus is a Locker's knowledge about one master. The console shows these fields, under their names for JSON.
 type MasterStatus struct {
 	Name  string      `json:"name"` // the name, without credentials
 	State MasterState `json:"state"`

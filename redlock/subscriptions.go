@@ -52,7 +52,7 @@ func (u *subscriptions) subscribe() {
 	for _, s := range u.voters.Streams {
 		running.Go(func() {
 			if before != nil {
-				before.Wait() // the former subscriptions use the same channel: let them end first
+				before.Wait() // the end of a former subscription could end a new one to the same channel
 			}
 			u.keep(ctx, s, sync.OnceFunc(func() {
 				if pending.Add(-1) == 0 {

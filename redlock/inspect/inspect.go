@@ -61,7 +61,7 @@ type Master struct {
 type Waiter struct {
 	Process string    // the process's instance name, or its ID
 	Since   time.Time // when the process's oldest call came, on the masters' clocks
-	Turn    *Turn     // the first of the process's calls, as for the holder
+	Turn    *Turn     // the first of the process's calls in line; nil if it isn't known
 }
 
 // Key asks all masters who holds a key, who waits for it, and whether a result is remembered for it. It changes nothing. It waits for the masters
@@ -89,7 +89,7 @@ func Slot(ctx context.Context, l *redlock.Locker, key string, slot int) (*View, 
 // Slots is Key for a key that may have several holders, see redlock.WithConcurrency: it returns slot 0, which has the line and the result, and each
 // further slot that any master has given to somebody. It asks each master for all 256 slots, with one command each.
 //
-// The error is as for Key. Slots returns all that is known despite an error, and nothing if the Locker is closed.
+// The error is the same as Key's. With an error, Slots returns the views that it has, and nothing if the Locker is closed.
 func Slots(ctx context.Context, l *redlock.Locker, key string) ([]*View, error) {
 	first, err := Slot(ctx, l, key, 0)
 	if first == nil {

@@ -16,7 +16,7 @@ import (
 // Process is a process that shares masters with this one, as the masters know it.
 type Process struct {
 	Instance string        `json:"instance"`          // the name of the process: see redlock.WithInstance
-	Version  string        `json:"version,omitempty"` // the version of this module; empty, with the next four fields, in old versions
+	Version  string        `json:"version,omitempty"` // the version of this module; empty if the process doesn't tell it
 	Since    time.Time     `json:"since,omitzero"`    // when the process's Locker began, by the process's clock
 	Seen     time.Time     `json:"seen,omitzero"`     // when the process's last beat came to a master: every two seconds while it lives
 	Masters  []string      `json:"masters,omitempty"` // the names of the process's masters, without credentials

@@ -55,7 +55,7 @@ type node struct {
 	of     *Cluster
 	master *redis.Master
 	seat   *admission.Seat
-	down   atomic.Bool // the node is down, as its stream has told this Watcher
+	down   atomic.Bool // the stream has last reported the node as down
 }
 
 func (n *node) Up(name string) {

@@ -23,7 +23,7 @@ type About struct {
 	Wire    int      `json:"wire"`
 	Started int64    `json:"started_ms"` // when the process started, by its own clock
 	MaxTTL  int64    `json:"max_ttl_ms"`
-	Covers  int64    `json:"covers_ms"` // the longest max TTL of another process for which this one's restart guard is long enough
+	Covers  int64    `json:"covers_ms"` // the longest max TTL of another process for which the restart guard of this process is long enough
 	Masters []Server `json:"servers"`   // versions without a wire look for another name, find no masters, and so refuse to lock
 }
 
@@ -132,7 +132,7 @@ type Process struct {
 	unlike time.Time // since when its servers have been different; zero if they are the same
 }
 
-// differs reports whether a process still says after two beats that it has other servers. Before that it may not have noticed that one of them has
+// differs reports whether a process still says after two beats that it has other servers. Earlier it may not have noticed that a server has
 // restarted.
 func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= Settled }
 

@@ -94,7 +94,7 @@ func Forced(cmd protocol.Command, to Receiver) *Command {
 // maxMoves bounds how often a command that was not executed is sent again.
 const maxMoves = 5
 
-// Again makes a command that was not executed ready to be sent again, unless that was done too often.
+// Again makes a command that was not executed ready to be sent again. It returns false if the command was sent too often.
 func (c *Command) Again() bool {
 	if c.moves == maxMoves {
 		return false

@@ -179,7 +179,7 @@ const (
 	mostProbation  = time.Minute
 )
 
-// learn notes the latest error of the master, nil if it did what it was asked, and reports whether the state must be reported.
+// learn notes the latest error of the master, or nil if the master did all commands. It reports whether the state must be reported.
 func (h *health) learn(err error, now time.Time) (tell bool) {
 	former := h.reported
 	if err == nil {

@@ -14,7 +14,7 @@ type Slots map[int]int64
 
 type Offer struct {
 	Slot  int
-	Until int64 // as in Slots
+	Until int64 // in microseconds, by the master's clock
 }
 
 // note notes until when a slot is taken, if the key's slots are being watched.

@@ -134,7 +134,7 @@ type Trial struct{ Channel string }
 // Names asks for processes.
 type Names struct {
 	IDs  []string // the processes asked for; all if empty
-	Hash string   // the hash of a key: the answer then has what these processes tell about their turns on it; or empty
+	Hash string   // the hash of a key: the answer then has the turns of these processes on the key; or empty
 }
 
 // Store makes a master remember a result, unless it remembers one with the same fence or a larger one. If Keep is 0, the master forgets the result
@@ -171,7 +171,7 @@ const MaxOthers = 30
 // MaxProcesses bounds how many processes a master names in a reply.
 const MaxProcesses = 1000
 
-// MaxTime bounds the times and fences in replies, because Redis's Lua counts exactly only up to so many microseconds (285 years).
+// MaxTime bounds the times and fences in replies. Redis's Lua counts exactly only up to this number of microseconds (285 years).
 const MaxTime = (1<<53 - 1) * time.Microsecond
 
 // ParseNumber reads a number that a master has written, from 0 to most.

@@ -34,7 +34,7 @@ func bounded(raw net.Conn, in *bufio.Reader) net.Conn {
 	return &boundedConn{Conn: raw, in: in, room: maxGreeting}
 }
 
-// lastWordsTime is how long the rest of a closed connection is read.
+// lastWordsTime is how long Write looks for the server's reason on a connection that the server has closed.
 const lastWordsTime = 100 * time.Millisecond
 
 // Write fails with the server's reason if the server has closed the connection while we were still writing: because it has too many connections, is

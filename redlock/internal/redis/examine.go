@@ -59,8 +59,7 @@ func (x *Examination) Refused() *Refusal {
 	return &Refusal{Text: refused.Error()}
 }
 
-// RemedyTLS returns why TLS fails or is needed, and what to do about it, in the words of a Locker's errors; both are empty if TLS
-// isn't the reason.
+// RemedyTLS returns why TLS fails or is needed, and what to do about it, in the words of a Locker's errors. Both are empty if TLS works.
 func (x *Examination) RemedyTLS() (why, advice string) {
 	switch {
 	case x.SpeaksPlain:
@@ -76,7 +75,7 @@ func (x *Examination) Closed() bool { return isClosed(x.Err) }
 // Refusal is the server's refusal of a command that locks need.
 type Refusal struct{ Command, Text string }
 
-// Remedy returns why the server takes no locks, and what to do about it, in a Locker's words; nothing if a Locker has none.
+// Remedy returns why the server takes no locks, and what to do about it, in the words of a Locker's errors. Both are empty for an unknown text.
 func (r Refusal) Remedy() (why, advice string) {
 	if known := remedyOf(r.Text); known != nil {
 		return known.why, known.advice
@@ -361,7 +360,7 @@ func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 	return nil
 }
 
-// readProcesses asks which processes take locks there. A user without the right to do so gets none.
+// readProcesses asks which processes take locks on the server. A user who may not read that learns of none.
 func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	key := protocol.Processes(x.prefix)
 	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMilli(), 10)

@@ -11,8 +11,8 @@ end
 local held, marks = holder()
 local last, text = lastFence()
 if held == ARGV[1] then
-  -- First renew what the server has, before any command that needs memory, which the server may lack. The list may be gone after that:
-  -- PEXPIRE deletes it if the server was suspended within PEXPIRE for the whole TTL.
+  -- First renew the key that the server has: a later command may need memory, which the server may lack. The list may be gone after that: PEXPIRE
+  -- deletes it if the server was suspended within PEXPIRE for the whole TTL.
   call('PEXPIRE', KEYS[1], ttl)
   if fenceLife(fence, now) <= ttl and text == ARGV[6] then
     return {1, now}

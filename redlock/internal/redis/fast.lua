@@ -2,7 +2,7 @@
 -- -> {time_us, and for each lock that isn't granted with its proposal: its place, and its fence, or 0 if acquire.lua must be called}
 local n, ttl, time = #KEYS / 3, ARGV[1], call('TIME')
 local now = time[1] * 1000000 + time[2]
-local low, high = string.format('%.0f', now - SLACK), string.format('%.0f', now + SLACK) -- both have the same length
+local low, high = string.format('%.0f', now - SLACK), string.format('%.0f', now + SLACK) -- equally long, so texts compare as the numbers do
 local answer, long, quiet = {now}, tonumber(ttl) >= FENCE_TTL + SLACK / 1000, call('EXISTS', unpack(KEYS, n + 1)) == 0
 -- take.lua
 for i = 1, n do

@@ -22,7 +22,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// greet asks a server what it is, and then has admits decide whether it may vote. It runs on each new connection, before any command.
+// greet asks a server for its description, and then has admits decide whether the server may vote. It runs on each new connection, before any
+// command.
 func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admission) error {
 	pipe := c.session.Pipeline()
 	clock := pipe.Do(ctx, "time")

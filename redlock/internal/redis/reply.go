@@ -121,7 +121,8 @@ func (v *value) refused(cmds []*protocol.Command) bool {
 	return true
 }
 
-// places checks an answer that has the time, and then groups of so many fields, each of which begins with the place of a command.
+// places checks an answer to several commands. It has the time, and then groups of fields. Each group has as many fields as each says, and begins
+// with the place of a command.
 func (v *value) places(cmds []*protocol.Command, each int) error {
 	if v.kind != '*' || len(v.fields)%each != 1%each || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
 		return unexpected(v)

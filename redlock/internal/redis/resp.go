@@ -43,7 +43,7 @@ func appendNumber(b []byte, n int64) []byte {
 }
 
 type value struct {
-	kind   byte // as in the protocol; '_' for null
+	kind   byte // the first byte of the value in the protocol; '_' for null
 	number int64
 	text   string  // for strings and errors
 	fields []value // for an array; reused by the next read
@@ -120,7 +120,7 @@ func (v *value) read(r *bufio.Reader) error {
 	return nil
 }
 
-// readOne reads one value, without the fields of an array. A string may have at most so many bytes.
+// readOne reads one value, without the fields of an array. most bounds the bytes of a string.
 func (v *value) readOne(r *bufio.Reader, most int64) error {
 	line, err := readLine(r)
 	if err != nil {

@@ -66,7 +66,7 @@ func (a *Address) Set(w Weather) {
 	a.stuck.set(!w.Stuck)
 }
 
-// Traffic replaces the weather's delay: it decides when each batch arrives, and what becomes of it.
+// Traffic replaces the weather's delay. It decides when each batch arrives, and whether the batch is lost, late or answered.
 type Traffic interface {
 	There() time.Time         // when a batch sent now arrives at the server
 	Back() time.Time          // when a reply sent now arrives at the client
@@ -76,10 +76,10 @@ type Traffic interface {
 // Fate says what becomes of a batch. With the zero value the batch is executed and answered.
 type Fate struct {
 	Lost       bool          // the connection breaks before the batch, and later batches are lost too
-	Late       time.Duration // the connection breaks, and the batch is executed so much later
-	Again      time.Duration // the batch is executed twice, and the second time so much later
+	Late       time.Duration // the connection breaks, and the batch is executed after this time
+	Again      time.Duration // the batch is executed a second time, after this time
 	Unanswered bool          // the connection breaks after the batch was executed
-	Partly     bool          // the connection breaks in the middle: only so many commands are executed, and so many answered
+	Partly     bool          // the connection breaks in the middle: Executed commands are executed, and Answered of them answered
 	Executed   int
 	Answered   int
 }

@@ -99,7 +99,7 @@ func (s *Server) SetClock(ahead time.Duration) {
 	s.SetTime(func() time.Time { return time.Now().Add(ahead) })
 }
 
-// SetSpeed makes the server's clock gain so many thousandths from now on.
+// SetSpeed makes the server's clock gain on ours from now on, by this many thousandths of the time.
 func (s *Server) SetSpeed(permille int) {
 	s.mu.Lock()
 	since, ahead := time.Now(), time.Until(s.clock())

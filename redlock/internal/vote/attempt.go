@@ -29,7 +29,7 @@ type Attempt struct {
 	ticket    int64 // the ticket of the caller, even if the acquire is sent without a ticket
 	offered   bool  // the leader offered the slot to the call
 	leader    int   // the master that offers slots; -1 if there is none
-	goesOn    bool  // the next attempt asks for the slot that the leader has offered to this one
+	goesOn    bool  // the next attempt asks for the slot that the leader has offered
 	waits     bool  // a release has left the ticket
 	several   bool  // one of the attempts of a call for several keys: commands are queued for all keys before any is sent
 	acquires  []link.Command
@@ -48,7 +48,7 @@ type Ask struct {
 	TTL       time.Duration
 	Start     time.Time          // the same for all keys of a call
 	Fence     int64              // the proposal, by the masters' clock
-	Process   string             // the name of the process, or of its call, among those that wait on the masters
+	Process   string             // the name in the masters' queues: of the process or, for a key with several holders, of the call
 	Ticket    int64              // 0 if it isn't known
 	Tickets   []link.TicketState // the state of the call's ticket on each master
 	Queue     bool               // the call waits in line on the masters that refuse it and can wake it
@@ -152,7 +152,7 @@ func (a *Attempt) EnqueueRenewal(refill time.Time, to link.Receiver) {
 // key doesn't take it anew.
 func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
 	c := a.acquires[master].Extension(a.Fence, refill, to)
-	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // true for a larger fence of the master, too: then no renewal there is Fast
+	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // also if the fence is larger
 	c.Fast = a.TTL >= a.masters.FastFrom && !raises
 	return c
 }

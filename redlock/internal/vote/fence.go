@@ -38,9 +38,8 @@ func (a *Attempt) fences() []int64 {
 	return fences
 }
 
-// Raise makes the given fence the lock's fence. It sends the fence to the masters that granted with a smaller one, unless
-// a quorum has stored as much already. A later lock gets a larger fence only because every quorum shares a master
-// with a quorum that has stored this one.
+// Raise makes the given fence the lock's fence. It sends the fence to the masters that granted with a smaller one, unless a quorum has stored at
+// least the given one already. A later lock gets a larger fence, because each of its quorums shares a master with a quorum that has stored this one.
 func (a *Attempt) Raise(fence int64) {
 	a.Fence = fence
 	var low []*link.Command
