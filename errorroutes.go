@@ -328,9 +328,13 @@ func (p progress) and(other progress) progress {
 	return both
 }
 
-// without returns the rules whose names differ from the names of some.
+// without returns the rules that are none of some. Rules of one name with different keys are different rules.
 func without(rules, some []*middleware.Rule) []*middleware.Rule {
-	return slices.DeleteFunc(slices.Clone(rules), func(rule *middleware.Rule) bool { return slices.Contains(namesOf(some), rule.RuleName()) })
+	return slices.DeleteFunc(slices.Clone(rules), func(rule *middleware.Rule) bool {
+		return slices.ContainsFunc(some, func(other *middleware.Rule) bool {
+			return rule.RuleName() == other.RuleName() && slices.Equal(rule.Keys, other.Keys) && rule.Preset == other.Preset
+		})
+	})
 }
 
 func namesOf(rules []*middleware.Rule) (names []string) {

@@ -196,8 +196,9 @@ func (s *coveredSite) harmless(handler string) bool {
 	return slices.ContainsFunc(s.requires, func(a covered) bool { return slices.Contains(a.by.Harmless, handler) })
 }
 
-// checkRules returns an error if a redlock_require names a rule that stands nowhere before it, or if it names none and so takes the lock of a rule
-// whose key has nothing to do with what is asked for: that of a customer, for one, where the rule of the order has missed the request.
+// checkRules returns an error if a redlock_require names a rule that stands nowhere before it, or if it names none, or a name that several have, and so
+// takes the lock of a rule whose key has nothing to do with what is asked for: that of a customer, for one, where the rule of the order has missed the
+// request.
 func checkRules(sites []*coveredSite) error {
 	known := make(map[string]bool) // whether a rule has the name
 	for _, site := range sites {
@@ -205,9 +206,21 @@ func checkRules(sites []*coveredSite) error {
 			for _, name := range a.by.Rules {
 				known[name] = known[name] || slices.Contains(namesOf(a.rules), name)
 			}
-			if rules := slices.DeleteFunc(slices.Clone(a.rules), func(rule *middleware.Rule) bool { return !locksAlone(rule) }); len(a.by.Rules) == 0 && len(rules) > 1 {
+			rules := slices.DeleteFunc(slices.Clone(a.rules), func(rule *middleware.Rule) bool {
+				if len(a.by.Rules) > 0 {
+					return !slices.Contains(a.by.Rules, rule.RuleName())
+				}
+				return !locksAlone(rule)
+			})
+			names := slices.Sorted(slices.Values(namesOf(rules)))
+			for i := 1; i < len(names); i++ {
+				if names[i] == names[i-1] {
+					return fmt.Errorf("%s: two rules with different keys have the name %s: give each a name of its own", site, names[i])
+				}
+			}
+			if len(a.by.Rules) == 0 && len(rules) > 1 {
 				return fmt.Errorf("%s: the rules %s stand before it, and a client may choose the key of one to miss another: name those whose locks suffice, each alone, as in redlock_require %s (docs/keys.md#redlock_require)",
-					site, strings.Join(namesOf(rules), ", "), namesOf(rules)[0])
+					site, strings.Join(namesOf(rules), ", "), rules[0].RuleName())
 			}
 		}
 	}
@@ -293,7 +306,7 @@ func writeCoverage(configuration []byte, out io.Writer) error {
 func (a covered) says() string {
 	rules := "no rule"
 	if len(a.rules) > 0 {
-		rules = "the rules " + strings.Join(slices.Sorted(slices.Values(namesOf(a.rules))), ", ")
+		rules = "the rules " + strings.Join(slices.Compact(slices.Sorted(slices.Values(namesOf(a.rules)))), ", ")
 	}
 	if a.by == nil {
 		return "OPEN: " + rules + " and no redlock_require before it: a request that no matcher takes comes to it"
