@@ -49,6 +49,9 @@ var formats = map[string]format{
 			if v.oneIn(4) {
 				target += "?" + v.form("id")
 			}
+			if v.oneIn(8) { // the field may be in the query alone
+				return rawRequest("POST", target, "", v.pick(asForm, asJSON, "Content-Type: application/vnd.x+json", "Content-Type: text/plain", "X: y"))
+			}
 			return rawRequest("POST", target, v.form("id"), asForm)
 		}},
 	"nested form": {"{body.order.id}", []string{"form_nested"},
