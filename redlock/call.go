@@ -75,7 +75,7 @@ type call struct {
 	order     uint64             // the call's number among all calls of this process; 0 before it enters
 	ahead     int                // how many calls were before it in line, those with a lock included
 	promoted  chan *vote.Attempt // gets, when the call becomes the head, the attempt for a lock handed to it, or nil
-	done      *DoneError         // gets the attempt for a lock handed to the call, or nil, when the call becomes the head
+	done      *DoneError         // the result that the head before this call has met, if the call wants results; set before it becomes the head
 	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 if not known yet
 	asksUntil atomic.Int64       // when the last attempt ends, at the earliest: a time.Duration since the gates began
 

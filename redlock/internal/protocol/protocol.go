@@ -49,8 +49,8 @@ const (
 type Command struct {
 	Key   string        // the full key, prefix included: see Key
 	Token string        // the secret by which the holder proves that the lock is its own
-	TTL   time.Duration // the lease asked for; for OpForce, see there
-	Fence int64         // the lease asked for; for OpForce: how long the token can't be renewed
+	TTL   time.Duration // the lease asked for; for OpForce: how long the token can't be renewed
+	Fence int64         // of OpAcquire: the proposed fence; of OpExtend: the lock's fence
 	// RefillUntil is the end of the time, on the master's clock in microseconds since 1970, in
 	// which OpExtend may take a key that is free.
 	RefillUntil int64
@@ -192,7 +192,7 @@ type WakeUp struct {
 
 type Reply struct {
 	Holder string        // StatusHeld: the holder's token; empty if the key is free, but another process is next
-	TTL    time.Duration // StatusHeld: how long the holder, or the next in line, may last. StatusDone by OpAcquire: how long the result is kept
+	TTL    time.Duration // StatusHeld: how long the lease of the holder, or of the next in line, can last. StatusDone: how long the result is kept
 	Fence  int64         // StatusGranted by OpAcquire: the fence stored with the grant. StatusDone by OpAcquire: the fence of the result
 	Status Status
 	Former Status // OpAcquire: the result of releasing the former token, as OpRelease has it
