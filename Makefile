@@ -10,7 +10,7 @@ MODULE := github.com/caddy-redlock/caddy-redlock
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 # Tests of many cases, of which they try few with -short or the race detector (redistest.Few).
-MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestManyProcesses|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
+MODELS := ^(TestSimulation|TestMutants|TestManyLeases|TestManyLost|TestManyProcesses|TestLocksEndBeforeTheyAreForgotten|TestGuardsKeepExclusion|TestScriptsDoWhatTheModelDoes)$$
 FUZZTIME ?= 60s
 TORTURE_TIME ?= 30m
 STORM_TIME ?= 30m

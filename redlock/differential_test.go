@@ -58,7 +58,7 @@ func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	defer func() { _ = direct[0].close() }()
 	commands := 40_000
 	if redistest.Few() {
-		commands /= 5
+		commands /= 10
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

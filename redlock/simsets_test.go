@@ -271,7 +271,11 @@ func forgetOthers(cmd *protocol.Command) {
 // TestLocksEndBeforeTheyAreForgotten: where masters grant locks, but hear of no process any more, no lock is taken that is valid for
 // longer than they remember its process.
 func TestLocksEndBeforeTheyAreForgotten(t *testing.T) {
-	seeds(t, 1, 10, func(t *testing.T, seed uint64) bool {
+	worlds := uint64(10)
+	if redistest.Few() {
+		worlds = 4
+	}
+	seeds(t, 1, worlds, func(t *testing.T, seed uint64) bool {
 		var in *world
 		for _, broken := range simulate(t, seed, mutant{
 			shape: func(w *world) {

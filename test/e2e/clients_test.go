@@ -134,6 +134,7 @@ func TestRefusedBodyIsHandledElsewhere(t *testing.T) {
 
 // A proxy may still be reading the request when its upstream has answered and the handler has returned.
 func TestResponseBeforeTheBodyIsRead(t *testing.T) {
+	needTime(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

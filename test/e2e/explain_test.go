@@ -52,6 +52,7 @@ shop.example.com {
 `
 
 func TestCaddyExplain(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	folder := t.TempDir()
 	config, body, form := filepath.Join(folder, "Caddyfile"), filepath.Join(folder, "body"), filepath.Join(folder, "form")

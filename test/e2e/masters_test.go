@@ -24,6 +24,7 @@ func TestCluster(t *testing.T) {
 
 // A quorum is enough, whether the other masters are killed or hung. Without a quorum nothing is served, until masters return.
 func TestMastersFailAndReturn(t *testing.T) {
+	needTime(t)
 	const timeout = 3 * time.Second
 	for _, test := range []struct {
 		name          string

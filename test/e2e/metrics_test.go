@@ -98,6 +98,7 @@ const (
 // Counters go on after a reload, and nothing counts twice. Series of rules and masters that are gone disappear, and a
 // configuration that can't be loaded leaves none.
 func TestMetricsAcrossReloads(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 4)
 	former, added := servers[:3], servers[3]

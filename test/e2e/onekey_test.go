@@ -30,6 +30,7 @@ func TestCaddyRunsOneRequestPerKey(t *testing.T) {
 }
 
 func TestNetHTTPRunsOneRequestPerKey(t *testing.T) {
+	needTime(t)
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("%d masters", n), func(t *testing.T) {
 			servers := redistest.Start(t, n)

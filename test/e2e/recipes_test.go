@@ -447,6 +447,7 @@ func TestRecipeWithoutMasters(t *testing.T) {
 }
 
 func TestRecipeGoServer(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	url, _, _, _ := serveDocumented(t, buildDocumented(t, example(t, "server/main.go"), servers))

@@ -220,6 +220,7 @@ func TestReloadDuringHoldAfterAbort(t *testing.T) {
 // TestReloadToOtherMasters: while a request holds a key, nothing is loaded that would give the key to another one, as its masters don't know
 // of the first; and what runs goes on.
 func TestReloadToOtherMasters(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	servers := redistest.Start(t, 2)
 	first, second := mastersOption(servers[:1], "timeout 2s"), mastersOption(servers[1:], "timeout 2s")

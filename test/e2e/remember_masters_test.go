@@ -186,6 +186,7 @@ func TestRememberedInTheProcess(t *testing.T) {
 
 // TestRememberByOtherSettings: another Caddy with other settings of the rule, and one that was reloaded, know what the first has answered.
 func TestRememberByOtherSettings(t *testing.T) {
+	needTime(t)
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	option := mastersOption(servers, "timeout "+calm.String())
@@ -215,6 +216,7 @@ func keyFile(t *testing.T, b byte) string {
 // TestEncryptedResponses: with keys the masters can't read a response. Keys can be replaced one after the other, and a Caddy without the right one
 // refuses a repeat, which would otherwise run again; so does one with it, if the response was tampered with.
 func TestEncryptedResponses(t *testing.T) {
+	needTime(t)
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	first, second := keyFile(t, 'a'), keyFile(t, 'b')

@@ -36,6 +36,7 @@ func countConnections(t *testing.T) (url string, connections *atomic.Int32) {
 
 // A configuration that is only looked at, or refused, connects to no master, and so sends no password.
 func TestValidateConnectsToNoMaster(t *testing.T) {
+	needTime(t)
 	t.Parallel()
 	url, connections := countConnections(t)
 	config := func(more, rule string) string {
