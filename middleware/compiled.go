@@ -267,7 +267,7 @@ func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog
 	c.logOutcomeOf(string(turn.Outcome), message, turn, err, more...)
 }
 
-// logOutcomeOf is logOutcome for one of several subjects with the same outcome.
+// logOutcomeOf is logOutcome where one outcome is about several things, each of which has lines of its own: about names the thing.
 func (c *compiled) logOutcomeOf(about, message string, turn Turn, err error, more ...slog.Attr) {
 	logger, level := c.Logger, outcomes[turn.Outcome].level
 	if !logger.Enabled(context.Background(), level) {

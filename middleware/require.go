@@ -113,7 +113,8 @@ func (q *Required) Check(r *http.Request) *Refusal {
 	return refusal
 }
 
-// Expect returns the refusal that Check would have for a request, or nil, if these rules served it before, the outermost first. It takes no lock.
+// Expect judges a request that has come through these rules, the outermost first. It returns the refusal that Check would find, in a dry run as well;
+// nil if there is none, or if one of the rules refuses the request itself. It takes no lock.
 func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
 	var turn *Turn
 	for _, e := range rules {

@@ -596,7 +596,7 @@ func cookieValue(text string) (string, error) {
 	if err := grammar.CookieValue(text); err != nil {
 		return "", err
 	}
-	value := strings.ReplaceAll(unescaped(text), "+", " ") // node keeps the "+"
+	value := strings.ReplaceAll(unescaped(text), "+", " ") // "+" is a plus to Node.js, and a blank to others: these count as one value
 	value = strings.TrimFunc(value, func(r rune) bool { return r == '"' || fold.IsBlank(r) })
 	if value == "" && strings.Trim(text, "\"") != "" { // some readers see an empty value here, and others a value
 		return "", errBadCookie

@@ -8,7 +8,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// shared is the state that the calls and the locks of a Locker share. They know nothing of the Locker itself.
+// shared is the state that the calls and the locks of a Locker share. They have this state, and not the Locker.
 type shared struct {
 	options
 	voters        *vote.Masters

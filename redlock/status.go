@@ -49,7 +49,7 @@ type MasterStatus struct {
 	Since time.Time   `json:"since,omitzero"` // since when the master has granted no locks; zero while it is available or being connected to
 	Until time.Time   `json:"until,omitzero"` // when the master will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration `json:"-"`                           // the time of the last reply, the server's own included; 0 while none comes
+	RoundTrip       time.Duration `json:"-"`                           // how long the last reply took, with the server's own time; 0 while none comes
 	ClockOffset     time.Duration `json:"-"`                           // how far the master's clock is ahead of ours; 0 if RoundTrip is 0
 	Late            float64       `json:"late_ratio,omitempty"`        // the late share of the last minute's replies; 0 if fewer than three were
 	Version         string        `json:"version,omitempty"`           // the server's version; empty if it wasn't reached yet, or doesn't say

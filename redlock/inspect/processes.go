@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Process is a process that shares masters with this one, as the masters know it.
+// Process is the process of a Locker, or one that has masters in common with it, as the masters know the process.
 type Process struct {
 	Instance string        `json:"instance"`          // the name of the process: see redlock.WithInstance
 	Version  string        `json:"version,omitempty"` // the version of this module; empty if the process doesn't tell it

@@ -37,7 +37,7 @@ type cursor struct {
 	field int
 	rest  []step // the rest of the field's path, from the next value on
 	or    [][]step
-	list  int // the field with a list in its path, if this cursor is in an object that PHP takes for the list
+	list  int // in a cursor of asElements: the index of the field whose path has a list where the JSON has an object
 }
 
 func (c cursor) next() cursor {

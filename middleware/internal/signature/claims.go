@@ -13,7 +13,7 @@ import (
 type claim struct {
 	prefix     string // the text that is signed before the body
 	signatures [][]byte
-	dotted     bool   // the prefix has a dot that makes it unclear where the time begins
+	dotted     bool   // the ID in the prefix has a dot, so that it isn't clear where the time begins
 	sent       string // the time of the signature in seconds since 1970; empty if the sender doesn't sign a time
 }
 

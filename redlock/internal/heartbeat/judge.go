@@ -409,7 +409,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 			j.noteOnce(p.About.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
 				"its masters", p.About.String(), "our masters", j.own.String(), "process", p.Name)
 		}
-		// The process may not have noticed yet that one of the servers has restarted.
+		// Servers other than ours count only after two beats, in which p may notice that a server has restarted. Another number of masters counts at once.
 		if p.Since != waits && p.Wire == j.own.Wire && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}

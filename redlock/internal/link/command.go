@@ -222,8 +222,11 @@ func (c *commands) drop(n int) {
 	*c = (*c)[:rest]
 }
 
-// isShort reports whether the buffers of a connection have room for the command, which contains its key up to five times.
-func (c *Command) isShort() bool { return c.Result() == nil && len(c.Key) <= 1<<10 }
+// isShort reports whether the empty buffers of a socket have room for the command, which contains its key up to five times. A result can be long, and
+// so can a beat, which tells each turn of its process.
+func (c *Command) isShort() bool {
+	return c.Result() == nil && c.Op != protocol.OpBeat && len(c.Key) <= 1<<10
+}
 
 func (c *Command) resultBytes() int {
 	if result := c.Result(); result != nil {

@@ -66,7 +66,7 @@ type Stream struct {
 	memoryAt        time.Time  // when the server was last asked how much memory it uses, or said so in its greeting
 	resent          []string   // tokens of plain releases that had no effect, and are sent again as scripts
 	sendEnded       *sync.Cond // signals that sending has ended on a connection that isn't conn any more
-	connectingSince time.Time  // since when a connection is being made, if there is none
+	connectingSince time.Time  // when the last connection ended or, before the first, when the stream was made; counts only while conn is nil
 
 	connectedAt time.Time
 

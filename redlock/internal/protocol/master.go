@@ -14,7 +14,7 @@ type Master interface {
 	// String names the master in logs and errors. It contains no credentials.
 	fmt.Stringer
 
-	// Capabilities are always the same.
+	// Capabilities returns the same as long as the connection lasts.
 	Capabilities() Capabilities
 
 	// Connect makes a connection within ctx. Where a different server may answer at each connection, admits decides about the server, unless admits
@@ -57,7 +57,7 @@ type Conn interface {
 	Close()
 }
 
-// ConnCapabilities are the differences between connections.
+// ConnCapabilities says what a connection can do. That depends on the kind of master and, for Redis, on the dialer.
 type ConnCapabilities struct {
 	Window int    // how many sends may wait for their replies
 	Prompt bool   // a short Send doesn't block while nothing else is under way
