@@ -123,8 +123,8 @@ func Guard(next http.Handler) http.Handler {
 }
 
 // NewGuard returns a function that returns a Refusal for a request if CheckTarget has an error, and nil otherwise. The function calls matters only
-// for a request with such an error, and logs and counts refusals by the rule's Name, Logger and Observer. It removes an offer of h2c from every
-// request.
+// for a request with such an error, and logs and counts refusals by the rule's Name, Logger and Observer. It removes an offer of h2c and the body of
+// CONNECT from every request.
 func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool) *Refusal {
 	rule.Name = cmp.Or(rule.Name, "guard")
 	c := byDefault(rule)
@@ -133,7 +133,7 @@ func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool)
 }
 
 func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Refusal {
-	stripH2C(r.Header)
+	stripTunnel(r)
 	err := CheckTarget(r)
 	if err == nil || !matters(r) {
 		return nil

@@ -31,9 +31,14 @@ func stripConnection(h http.Header) {
 	}
 }
 
-// stripH2C removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that no rule sees. Some clients offer h2c with every
-// request, because a server need not accept.
-func stripH2C(h http.Header) {
+// stripTunnel removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that no rule sees. Some clients offer h2c with every
+// request, because a server need not accept. It also makes proxies send no body with CONNECT, unless it asks for WebSocket: net/http's transport sends
+// that body as it is, and many upstreams take it for the next request.
+func stripTunnel(r *http.Request) {
+	if r.Method == http.MethodConnect && !isWebSocket(r) {
+		r.ContentLength, r.TransferEncoding, r.Trailer = 0, nil, nil
+	}
+	h := r.Header
 	if !httpguts.HeaderValuesContainsToken(h["Upgrade"], "h2c") {
 		return
 	}
@@ -46,9 +51,9 @@ func stripH2C(h http.Header) {
 	}
 }
 
-// upgrades reports whether a request asks for another protocol. An offer of h2c doesn't count, because stripH2C removes it.
+// upgrades reports whether a request asks for another protocol. An offer of h2c doesn't count, because stripTunnel removes it.
 func upgrades(r *http.Request) bool {
-	stripH2C(r.Header)
+	stripTunnel(r)
 	return r.Method == http.MethodConnect || // WebSocket over HTTP/2 does so
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
@@ -151,7 +156,7 @@ func showValues(values map[string][]string) string {
 //
 //	middleware.StripHeaders(r, middleware.DefaultFenceHeader, middleware.SlotHeader)
 func StripHeaders(r *http.Request, names ...string) {
-	stripH2C(r.Header)
+	stripTunnel(r)
 	strip(r.Header, names)
 	strip(r.Trailer, names)
 	if r.Body != nil && r.Body != http.NoBody && (r.Trailer != nil || r.ContentLength < 0) { // only a body of unknown length has trailers

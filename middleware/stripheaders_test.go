@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -51,6 +53,27 @@ func TestStripHeadersOffersNoTunnel(t *testing.T) {
 		if got := r.Header.Get("Upgrade"); got != want || offer != want && r.Header.Get("Http2-Settings") != "" {
 			t.Errorf("%s: %v", offer, r.Header)
 		}
+	}
+}
+
+// The body of CONNECT is such a tunnel as well: net/http's transport sends it as it is, and an upstream that answers CONNECT like any other method takes
+// it for the next request.
+func TestBodyOfConnectIsNoRequest(t *testing.T) {
+	t.Parallel()
+	seen := make(chan string, 2)
+	upstream := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Method + " " + r.Header.Get("Fencing-Token") }))
+	address, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const smuggled = "POST /orders/42/pay HTTP/1.1\r\nHost: x\r\nFencing-Token: 9\r\nContent-Length: 0\r\n\r\n"
+	r := httptest.NewRequest(http.MethodConnect, "/login", io.NopCloser(strings.NewReader(smuggled)))
+	r.ContentLength = -1 // as over HTTP/2
+	r.Trailer = http.Header{"X-Sum": nil}
+	middleware.Guard(httputil.NewSingleHostReverseProxy(address)).ServeHTTP(httptest.NewRecorder(), r)
+	upstream.Close() // when it has answered
+	if close(seen); <-seen != "CONNECT " || len(seen) != 0 {
+		t.Errorf("it sees %q as well", <-seen)
 	}
 }
 
