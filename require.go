@@ -127,6 +127,8 @@ func (q *Require) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 				w.WriteHeader(refusal.Status)
 				return nil
 			}
+		} else {
+			e.Pass(q.All)
 		}
 		return next.ServeHTTP(w, r)
 	}

@@ -79,6 +79,15 @@ func (e Explanation) Failure() string {
 	return fmt.Sprintf("refused %d %s: %v", refusal.Status, refusal.Turn.Outcome, e.Err)
 }
 
+// Refused reports whether the request is refused before it asks for its lock.
+func (e Explanation) Refused() bool {
+	if e.Err == nil || e.rule.DryRun {
+		return false
+	}
+	_, served := e.outcome()
+	return !served
+}
+
 // outcome returns the refusal of a request with an error, and whether it is served all the same.
 func (e Explanation) outcome() (refusal *Refusal, served bool) {
 	refusal = refusalBeforeLock(context.Background(), e.Err)

@@ -37,7 +37,9 @@ type Explanation struct {
 	names    []string            // of the rules
 	refusal  *middleware.Refusal // by redlock_require
 	dryRun   bool                // which refuses nothing
+	passed   bool                // by redlock_require, which has let it through
 	answered bool                // by a handler
+	status   int                 // of the response
 }
 
 // Of returns where a rule reports that a request has reached it, or nil if the request is served.
@@ -66,6 +68,18 @@ func (e *Explanation) Refuse(refusal *middleware.Refusal, dryRun bool) {
 	fmt.Fprintf(&e.text, "refused   %s\n", e.refused())
 }
 
+// Pass reports that redlock_require lets the request through; all says that it looks at each request.
+func (e *Explanation) Pass(all bool) {
+	if e.passed = true; len(e.rules) > 0 {
+		return
+	}
+	why := "except names it"
+	if !all {
+		why += ", or its method changes nothing"
+	}
+	fmt.Fprintf(&e.text, "passed    without a lock by redlock_require: %s\n", why)
+}
+
 // refused says how redlock_require refuses the request.
 func (e *Explanation) refused() string {
 	text := fmt.Sprintf("%d %s by redlock_require: %s", e.refusal.Status, e.refusal.Turn.Outcome, e.refusal.Turn.Detail)
@@ -91,13 +105,13 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 	path := r.URL.Path
 	others := hidden(r)
 	endings := []*http.Request{withEnding(r, "/"), withEnding(r, ";x")} // which Express and others, and Java, serve as path
-	e, status := explain(servers, r)                                    // the handlers may change r
-	if len(e.rules) == 0 && e.refusal == nil {
-		return fmt.Errorf("no redlock rule applies: no matcher matches this request, or another handler answered %d first", status)
+	e := explain(servers, r)                                            // the handlers may change r
+	if len(e.rules) == 0 && e.refusal == nil && !e.passed {
+		return fmt.Errorf("no redlock rule applies: no matcher matches this request, or another handler answered %d first", e.status)
 	}
 	for _, other := range endings {
 		variant := other.URL.Path
-		if reached, status := explain(servers, other); len(reached.rules) < len(e.rules) && !refused(reached, status) {
+		if reached := explain(servers, other); reached.servedWithout(len(e.rules)) {
 			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, len(reached.rules), path)
 		}
 	}
@@ -105,7 +119,7 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 		return err
 	}
 	if names := slices.Sorted(slices.Values(reaching(servers, others, len(e.rules)))); len(names) > 0 {
-		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and no rule sees them: add the directive redlock_guard (docs/keys.md)\n          %s\n", path, strings.Join(names, "\n          "))
+		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and they don't reach all of these rules: add the directive redlock_guard (docs/keys.md)\n          %s\n", path, strings.Join(names, "\n          "))
 	}
 	return err
 }
@@ -130,28 +144,29 @@ func load(configuration []byte, r *http.Request, secrets Secrets) (servers []*ca
 	return servers, notes, nil
 }
 
-// refused reports whether a request was refused before any rule, as redlock_guard does, or by redlock_require, and so reaches no upstream.
-func refused(e *Explanation, status int) bool {
-	return (len(e.rules) == 0 || e.refusal != nil && !e.dryRun) && e.answered && status >= http.StatusBadRequest
+// servedWithout reports whether a handler serves the request without all of so many rules, and no rule or redlock_require refuses it.
+func (e *Explanation) servedWithout(rules int) bool {
+	return len(e.rules) < rules && e.answered && e.status < http.StatusBadRequest && (e.refusal == nil || e.dryRun) && !slices.ContainsFunc(e.rules, middleware.Explanation.Refused)
 }
 
-// explain sends a request through the servers, and returns what the rules on its way report, and the status of the response.
-func explain(servers []*caddyhttp.Server, r *http.Request) (e *Explanation, status int) {
-	e = new(Explanation)
+// explain sends a request through the servers, and returns what the rules on its way report.
+func explain(servers []*caddyhttp.Server, r *http.Request) *Explanation {
+	e := new(Explanation)
 	w := &lastStatus{header: make(http.Header)}
 	for _, server := range servers {
 		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), contextKey{}, e)))
 	}
-	e.answered = w.status != 0
-	return e, cmp.Or(w.status, http.StatusOK)
+	e.answered, e.status = w.status != 0, cmp.Or(w.status, http.StatusOK)
+	return e
 }
 
-// withEnding returns the same request with a changed end of its path, and without its body.
+// withEnding returns the same request with a changed end of its path.
 func withEnding(r *http.Request, ending string) *http.Request {
 	other := r.Clone(r.Context())
 	other.URL.Path = strings.TrimSuffix(other.URL.Path, "/") + ending
 	other.URL.RawPath = ""
-	other.RequestURI, other.Body, other.ContentLength = other.URL.RequestURI(), http.NoBody, 0
+	other.RequestURI = other.URL.RequestURI()
+	other.Body, _ = r.GetBody() // never an error for a text
 	return other
 }
 

@@ -34,11 +34,10 @@ func hidden(r *http.Request) map[string]*http.Request {
 	return requests
 }
 
-// reaching returns those of some requests that are answered without all of so many rules.
+// reaching returns those of some requests that are served without all of so many rules.
 func reaching(servers []*caddyhttp.Server, requests map[string]*http.Request, rules int) (names []string) {
 	for name, r := range requests {
-		e, status := explain(servers, r)
-		if len(e.rules) < rules && e.answered && status < http.StatusBadRequest {
+		if explain(servers, r).servedWithout(rules) {
 			names = append(names, name)
 		}
 	}

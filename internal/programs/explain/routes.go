@@ -39,8 +39,7 @@ func Routes(configuration []byte, site string, routes io.Reader, secrets Secrets
 			if err != nil {
 				return err
 			}
-			e, status := explain(servers, r)
-			if _, err := fmt.Fprintf(out, "%-7s %-40s %s\n", method, fields[1], e.verdict(status)); err != nil {
+			if _, err := fmt.Fprintf(out, "%-7s %-40s %s\n", method, fields[1], explain(servers, r).verdict()); err != nil {
 				return err
 			}
 		}
@@ -52,7 +51,7 @@ func Routes(configuration []byte, site string, routes io.Reader, secrets Secrets
 var parameter = regexp.MustCompile(`\{[^}/]*\}|<[^>/]*>|:[A-Za-z_]\w*`)
 
 // verdict says what becomes of a request in a few words.
-func (e *Explanation) verdict(status int) string {
+func (e *Explanation) verdict() string {
 	if e.refusal != nil {
 		return "refused " + e.refused()
 	}
@@ -63,8 +62,8 @@ func (e *Explanation) verdict(status int) string {
 	switch {
 	case len(rules) > 0:
 		return strings.Join(rules, "; ")
-	case status >= http.StatusBadRequest:
-		return fmt.Sprintf("refused %d", status)
+	case e.status >= http.StatusBadRequest:
+		return fmt.Sprintf("refused %d", e.status)
 	}
 	return "no lock"
 }
