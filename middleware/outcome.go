@@ -84,7 +84,7 @@ var outcomes = map[Outcome]struct {
 	OutcomeFailed:       {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
 
 	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return !isRule(c) }},
-	OutcomeUnlocked:      {"No rule locks such a request", http.StatusForbidden, slog.LevelWarn, func(c *compiled) bool { return c.requires }},
+	OutcomeUnlocked:      {"The request needs the lock of a rule", http.StatusForbidden, slog.LevelWarn, func(c *compiled) bool { return c.requires }},
 
 	OutcomeBadSignature: {"The request is not signed as it should be", http.StatusUnauthorized, slog.LevelWarn, func(c *compiled) bool { return len(c.verifiers) > 0 }},
 	OutcomeUpgrade:      {"Requests for another protocol are not served here", http.StatusForbidden, slog.LevelInfo, isRule},

@@ -1,8 +1,10 @@
 package middleware
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -24,7 +26,7 @@ type Requirement struct {
 	// is written, and only the parameters that are named.
 	//
 	// A * is one segment of a-z, 0-9, "_" and "-". With a capital letter, it could be another spelling of a route that needs a lock. An {id} may have
-	// capitals, too.
+	// capitals, too. Other segments may have dots, as in /robots.txt.
 	Except []string `json:"except,omitempty"`
 	// `pass` lets a request through if a rule has passed it without a lock because it has no key. Default: `refuse`.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
@@ -138,12 +140,25 @@ type standing struct {
 	detail string // the reason why there is no lock
 }
 
+const noLock = "no rule has taken a lock for it"
+
+// uncounted says why a lock doesn't count.
+func (want Requirement) uncounted() string {
+	if len(want.Rules) > 0 {
+		return "a rule has locked it, but none of the required ones"
+	}
+	return "a rule has locked it, but only its ID, or a slot beside others"
+}
+
 // standing looks for a rule around the requirement whose lock counts.
 func (t *Turn) standing(want Requirement) standing {
-	s := standing{detail: "no rule has taken a lock for it"}
+	s := standing{detail: noLock}
 	for ; t != nil && !s.held; t = t.outer {
 		switch {
 		case !t.counts(want):
+			if s.detail == noLock && (t.Lock != nil || t.dryRun) {
+				s.detail = want.uncounted()
+			}
 		case t.Lock != nil:
 			s.lost = t.Lock.Err()
 			s.held = s.lost == nil
@@ -172,14 +187,22 @@ func (q *Required) judge(r *http.Request, s standing) *Refusal {
 	if r.Header == nil { // the request didn't come from a server
 		r.Header = make(http.Header)
 	}
+	body := changesNothing(r.Method) && hasBody(r)
 	sent := q.sent(r)
-	if asks := upgrades(r); !q.want.All && !asks && !MayChange(sent) && !hasBody(r) {
+	if asks := upgrades(r); !q.want.All && !asks && !MayChange(sent) && !body {
 		return nil
+	}
+	excepted := q.excepts(sent, body)
+	if !body && isPreflight(r) {
+		s.detail = "a preflight of CORS needs a lock, too, unless except OPTIONS names its path"
 	}
 	refusal := newRefusal(OutcomeUnlocked, fold.Error(s.detail))
 	switch {
-	case s.held, q.excepts(sent):
-		err := cmp.Or(CheckTarget(sent), checkPlain(sent.URL), checkRewrite(r.URL))
+	case s.held, excepted:
+		err := cmp.Or(CheckTarget(sent), checkRewrite(r.URL))
+		if err == nil && !excepted {
+			err = checkPlain(sent.URL)
+		}
 		if err == nil {
 			return nil
 		}
@@ -200,8 +223,22 @@ func (q *Required) sent(r *http.Request) *http.Request {
 	return &sent
 }
 
+// hasBody reports whether a request has a body. Where its length isn't told, as in HTTP/2, only a byte of it shows that.
 func hasBody(r *http.Request) bool {
-	return r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
+	if r.ContentLength >= 0 || r.Body == nil || r.Body == http.NoBody {
+		return r.ContentLength > 0
+	}
+	first := make([]byte, 1)
+	n, err := io.ReadFull(r.Body, first)
+	if err == io.EOF {
+		r.Body, r.ContentLength = http.NoBody, 0
+		return false
+	}
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(first[:n]), r.Body), r.Body}
+	return true
 }
 
 // errNotPlain is the error for a path that some upstream may read as a different path.
@@ -218,12 +255,13 @@ func checkPlain(u *url.URL) error {
 	return nil
 }
 
-// plainRewrite matches a path to which another handler may have rewritten a request. Unlike plainPath, it allows the dot in the name of a script.
-var plainRewrite = regexp.MustCompile(`^(/[A-Za-z0-9_~@:=,-][A-Za-z0-9_~@:=,.-]*)*/?$`)
+// filePath matches a path to which another handler may have rewritten a request, and an exception. Unlike plainPath, it allows the dot in the name
+// of a file.
+var filePath = regexp.MustCompile(`^(/\.?[A-Za-z0-9_~@:=,-]+(\.[A-Za-z0-9_~@:=,-]+)*)*/?$`)
 
 // checkRewrite returns an error if a rewritten path contains characters that only the client can have sent.
 func checkRewrite(u *url.URL) error {
-	if u != nil && !plainRewrite.MatchString(u.EscapedPath()) {
+	if u != nil && !filePath.MatchString(u.EscapedPath()) {
 		return errNotPlain
 	}
 	return nil
@@ -259,8 +297,8 @@ func parseExceptions(text string) (all []exception, err error) {
 		if query != "" {
 			e.query = strings.Split(query, ",")
 		}
-		odd := func(segment string) bool { return wildcards[segment] == "" && !plainPath.MatchString("/"+segment) }
-		if !strings.HasPrefix(path, "/") || strings.Contains(path, "//") || slices.ContainsFunc(e.segments, odd) {
+		odd := func(segment string) bool { return wildcards[segment] == "" && !filePath.MatchString("/"+segment) }
+		if !strings.HasPrefix(path, "/") || strings.Contains(path, "//") || hidesRoute(path) || slices.ContainsFunc(e.segments, odd) {
 			return nil, fold.Error("want a path in plain characters, in which * and {id} are whole segments, as what is behind the beginning of a path may be another one to the upstream")
 		}
 		all = append(all, e)
@@ -269,12 +307,12 @@ func parseExceptions(text string) (all []exception, err error) {
 }
 
 // excepts reports whether a request needs no lock. A request for another protocol always needs one, unless the protocol is WebSocket.
-func (q *Required) excepts(sent *http.Request) bool {
+func (q *Required) excepts(sent *http.Request, body bool) bool {
 	if upgrades(sent) && !isWebSocket(sent) {
 		return false
 	}
 	return slices.ContainsFunc(q.except, func(e exception) bool {
-		return (len(e.methods) == 0 || slices.Contains(e.methods, sent.Method) && !hasBody(sent)) && e.fits(sent.URL)
+		return (len(e.methods) == 0 || slices.Contains(e.methods, sent.Method) && !body) && e.fits(sent.URL)
 	})
 }
 
@@ -285,7 +323,7 @@ func (e exception) fits(u *url.URL) bool {
 	}
 	for pair := range strings.SplitSeq(u.RawQuery, "&") {
 		name, value, _ := strings.Cut(pair, "=")
-		if strings.Contains(value, ";") || pair != "" && !slices.Contains(e.query, name) {
+		if strings.Contains(value, ";") || pair != "" && !slices.Contains(e.query, unescaped(name)) {
 			return false
 		}
 	}

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -33,7 +34,7 @@ func served(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// ask sends "METHOD TARGET[ HEADER: VALUE]...", of which a header "body" is the body, and returns the status and the outcome.
+// ask sends "METHOD TARGET[ HEADER: VALUE]...", of which a header "body" or "stream" is the body, and returns the status and the outcome.
 func ask(t *testing.T, h http.Handler, request string) (got string, w *httptest.ResponseRecorder) {
 	t.Helper()
 	fields := strings.Split(request, " ")
@@ -46,8 +47,11 @@ func ask(t *testing.T, h http.Handler, request string) (got string, w *httptest.
 	r.Header.Set("X-Forged", "1")
 	for _, header := range fields[2:] {
 		name, value, _ := strings.Cut(header, ":")
-		if name == "body" {
+		if name == "body" || name == "stream" {
 			r.Body, r.ContentLength = http.MaxBytesReader(nil, httptest.NewRequest("POST", "/", strings.NewReader(value)).Body, 99), int64(len(value))
+			if name == "stream" {
+				r.ContentLength = -1
+			}
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			continue
 		}
@@ -98,17 +102,20 @@ func TestRequire(t *testing.T) {
 			"POST /both Idempotency-Key:2": "403 unlocked", "POST /both Idempotency-Key:3 X-Order:7": "202",
 			"POST /nested/1": "202", "POST /nested/1 X-Order:8": "202",
 			"GET /": "202", "HEAD /x.php/y": "202", "OPTIONS /": "202", "GET /orders/42/pay": "202",
-			"GET / X-Http-Method-Override:POST": "403 unlocked", "GET /?_method=POST": "403 unlocked", "GET / body:_method=POST": "403 unlocked",
+			"GET / X-Http-Method-Override:POST": "403 unlocked", "GET /?_method=POST": "403 unlocked", "GET / body:_method=POST": "403 unlocked", "GET / stream:_method=POST": "403 unlocked", "GET / stream:": "202",
 			"GET / Connection:Upgrade Upgrade:websocket": "403 unlocked", "GET / Connection:Upgrade Upgrade:h2c": "202",
 			"POST /files/a": "202", "POST /files/v1.2": "202", "POST /files/a~b_c-d@e:f=g,h": "202", "POST /files/a/": "202",
 			"POST /files/a.b": "400 unclear_target", "POST /files/.1": "400 unclear_target", "POST /files/index.php": "400 unclear_target", "POST /files/a%41": "400 unclear_target", "POST /files/caf%C3%A9": "400 unclear_target",
 			"POST /files/a+b": "400 unclear_target", "POST /files/a*": "400 unclear_target", "POST /files/a$": "400 unclear_target", "POST /files/(a)": "400 unclear_target",
 			"POST /files/a?rest_route=/orders/42/pay": "400 unclear_target", "POST /files/a?q=a/b": "202", "POST /files/a X-Original-Url:/orders/42/pay": "400 unclear_target",
 		}},
-		"all": {middleware.Requirement{All: true, Except: []string{"GET HEAD /health /orders/*?page,limit", "OPTIONS /orders/*/pay"}}, map[string]string{
+		"all": {middleware.Requirement{All: true, Except: []string{"GET HEAD /health /orders/*?page,limit,filter[state] /robots.txt /.well-known/x", "OPTIONS /orders/*/pay"}}, map[string]string{
 			"GET /": "403 unlocked", "HEAD /": "403 unlocked", "OPTIONS /": "403 unlocked", "GET /orders/42/pay": "202",
 			"GET /health": "202", "HEAD /health": "202", "POST /health": "403 unlocked", "GET /health/": "403 unlocked", "GET /Health": "403 unlocked", "GET /health?x": "403 unlocked",
-			"GET /orders/4?page=2&limit=3": "202", "GET /orders/4?page=2&x=3": "403 unlocked", "GET /orders/4?Page=2": "403 unlocked", "GET /orders/4?page=1;x=2": "403 unlocked", "GET /orders/4?pag%65=1": "403 unlocked",
+			"GET /orders/4?page=2&limit=3": "202", "GET /orders/4?page=2&x=3": "403 unlocked", "GET /orders/4?Page=2": "403 unlocked", "GET /orders/4?page=1;x=2": "403 unlocked", "GET /orders/4?pag%65=1": "202", "GET /orders/4?filter%5Bstate%5D=a%20b": "202",
+			"GET /orders/4?pag%2565=1": "403 unlocked", "GET /orders/4?page%00=1": "403 unlocked", "GET /orders/4?page%26_method=POST": "403 unlocked", "GET /orders/4?page%3D=1": "403 unlocked",
+			"GET /robots.txt": "202", "GET /.well-known/x": "202", "GET /robots.txt/x": "403 unlocked", "GET /robots%2Etxt": "403 unlocked", "GET /x/../robots.txt": "403 unlocked", "GET /robots.txt;x": "403 unlocked",
+			"GET /health stream:": "202", "GET /health stream:_method=POST": "403 unlocked",
 			"GET /health body:_method=POST": "403 unlocked", "GET /health X-Method-Override:POST": "400 unclear_target", "OPTIONS /orders/42/pay": "202",
 		}},
 		"exceptions": {middleware.Requirement{Except: []string{"/login?next", "/cart/*", "/users/{id}", "/ws", "/"}}, map[string]string{
@@ -136,6 +143,39 @@ func TestRequire(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A refusal says whether no lock is there, or one that doesn't count.
+func TestWhyUnlocked(t *testing.T) {
+	t.Parallel()
+	locker := newLocker(t, live)
+	for _, c := range []struct {
+		template, header string
+		rule             middleware.Rule
+		want             middleware.Requirement
+		why              string
+	}{
+		{"a:{path}", "", middleware.Rule{Concurrency: []int{2}}, middleware.Requirement{}, "only its ID, or a slot"},
+		{"", " Idempotency-Key:1", middleware.Rule{IdempotencyKey: "optional", Scope: "off"}, middleware.Requirement{}, "only its ID, or a slot"},
+		{"", "", middleware.Rule{IdempotencyKey: "optional", Scope: "off"}, middleware.Requirement{}, "no rule has taken a lock"},
+		{"a:{path}", "", middleware.Rule{}, middleware.Requirement{Rules: []string{"other"}}, "none of the required ones"},
+		{"a:{path}", " Origin:https://a.example Access-Control-Request-Method:POST", middleware.Rule{}, middleware.Requirement{All: true}, "except OPTIONS"},
+		{"a:{header.X}", "", middleware.Rule{OnMissingKey: middleware.Pass}, middleware.Requirement{}, "let it pass without a lock: key part {header.X}"},
+	} {
+		if got, w := ask(t, middleware.New(locker, c.template, c.rule)(required(t, c.want, served)), map[bool]string{true: "OPTIONS", false: "POST"}[c.want.All]+" /o"+c.header); got != "403 unlocked" || !strings.Contains(w.Body.String(), c.why) {
+			t.Errorf("%s: %s, want %q", got, w.Body, c.why)
+		}
+	}
+}
+
+// The byte that shows whether there is a body is not lost.
+func TestRequireLeavesBody(t *testing.T) {
+	t.Parallel()
+	var body []byte
+	h := required(t, middleware.Requirement{DryRun: true}, func(_ http.ResponseWriter, r *http.Request) { body, _ = io.ReadAll(r.Body) })
+	if _, _ = ask(t, h, "GET / stream:abc"); string(body) != "abc" {
+		t.Errorf("%q", body)
 	}
 }
 
@@ -225,20 +265,25 @@ func TestRequireLogs(t *testing.T) {
 func TestRequirementIsWrong(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                   "want a path",
-		"login":              "want a path",
-		"/a b":               "plain characters",
-		"POST /login":        "HEAD and OPTIONS alone",
-		"/cart*":             "whole segments",
-		"/cart/{x}":          "whole segments",
-		"/cart/a;b":          "plain characters",
-		"/cart//a":           "plain characters",
-		"/index.php":         "plain characters",
-		"/a%41":              "plain characters",
-		"get /a":             "HEAD and OPTIONS alone",
-		"/photos/café":       "plain characters",
-		"GET  /a/*/{id}?b,c": "",
-		"GET /v1.2/a/ /":     "",
+		"":                    "want a path",
+		"login":               "want a path",
+		"/a b":                "plain characters",
+		"POST /login":         "HEAD and OPTIONS alone",
+		"/cart*":              "whole segments",
+		"/cart/{x}":           "whole segments",
+		"/cart/a;b":           "plain characters",
+		"/cart//a":            "plain characters",
+		"/index.php/a":        "plain characters",
+		"/index/*":            "plain characters",
+		"/a/..":               "plain characters",
+		"/a..b":               "plain characters",
+		"/a.":                 "plain characters",
+		"/a%41":               "plain characters",
+		"get /a":              "HEAD and OPTIONS alone",
+		"/photos/café":        "plain characters",
+		"GET  /a/*/{id}?b,c":  "",
+		"GET /v1.2/a/ /":      "",
+		"/favicon.ico /a.php": "",
 	} {
 		_, err := middleware.NewRequired(middleware.Rule{}, middleware.Requirement{Except: []string{text}})
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
