@@ -192,6 +192,11 @@ func readNode(text []byte) node {
 	n := node{text: string(text)}
 	_ = json.Unmarshal(text, &n)
 	switch n.Handler {
+	case "rewrite": // in the same words as a loaded one
+		var plain rewrite.Rewrite
+		_ = json.Unmarshal(text, &plain)
+		text, _ = json.Marshal(plain)
+		n.text = string(text)
 	case "redlock":
 		n.rule = new(middleware.Rule)
 		_ = json.Unmarshal(text, n.rule)
@@ -240,11 +245,11 @@ type walk struct {
 	rewriting bool       // the routes of these rules have a rewrite
 }
 
-// refusing is a rule that may refuse a request. rewritten says whether the request may have been rewritten before, so that the same key template may
-// make another key elsewhere.
+// refusing is a rule that may refuse a request. rewrites has the rewrites before the rule, without which the same key template may make another key
+// elsewhere.
 type refusing struct {
-	rule      *middleware.Rule
-	rewritten bool
+	rule     *middleware.Rule
+	rewrites string
 }
 
 // refusedBy returns the walk through the routes for what the rules of other routes refuse.
@@ -253,7 +258,7 @@ func (w walk) refusedBy(routes caddyhttp.RouteList) walk {
 	w.through(routes, progress{}, func(n node, now progress) {
 		w.rewriting = w.rewriting || n.Handler == "rewrite"
 		if n.rule != nil {
-			rules = append(rules, refusing{n.rule, now.rewritten})
+			rules = append(rules, refusing{n.rule, now.rewrites})
 		}
 	})
 	w.refusing = rules
@@ -287,8 +292,12 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 			case "redlock":
 				has, wrong = true, cmp.Or(wrong, around)
 			case "intercept":
+				now := progress{}
+				if w.rewriting {
+					now.rewrites = unclear
+				}
 				for _, response := range n.HandleResponse {
-					if handler, _ := w.acting(response.Routes, progress{rewritten: w.rewriting}); handler != "" {
+					if handler, _ := w.acting(response.Routes, now); handler != "" {
 						around = "intercept: " + handler
 					}
 				}
@@ -306,16 +315,21 @@ func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after,
 
 // progress is the state of a request when it reaches a handler.
 type progress struct {
-	own       bool               // the request was rewritten to a page of the error route's own
-	rewritten bool               // the request may have been rewritten
-	guarded   bool               // the request has come through redlock_guard
-	locked    []int              // the indices of the refusing rules whose keys the request has locked again
-	required  *Require           // the redlock_require that the request has passed; nil for none
-	rules     []*middleware.Rule // the rules that may have taken the request
+	own      bool               // the request was rewritten to a page of the error route's own
+	rewrites string             // the rewrites of the request, one after the other; unclear if not all requests have the same
+	guarded  bool               // the request has come through redlock_guard
+	locked   []int              // the indices of the refusing rules whose keys the request has locked again
+	required *Require           // the redlock_require that the request has passed; nil for none
+	rules    []*middleware.Rule // the rules that may have taken the request
 }
 
+const unclear = "unclear"
+
 func (p progress) and(other progress) progress {
-	both := progress{own: p.own && other.own, rewritten: p.rewritten || other.rewritten, guarded: p.guarded && other.guarded, required: p.required}
+	both := progress{own: p.own && other.own, rewrites: p.rewrites, guarded: p.guarded && other.guarded, required: p.required}
+	if p.rewrites != other.rewrites {
+		both.rewrites = unclear
+	}
 	if other.required == nil {
 		both.required = nil
 	}
@@ -409,7 +423,7 @@ func (w walk) throughOne(n node, now progress, visit func(n node, now progress))
 	case "redlock":
 		now.rules = slices.Concat(without(now.rules, []*middleware.Rule{n.rule}), []*middleware.Rule{n.rule})
 		for i, refused := range w.refusing {
-			if !now.rewritten && !refused.rewritten && !slices.Contains(now.locked, i) && excludesLike(n.rule, refused.rule) {
+			if now.rewrites == refused.rewrites && now.rewrites != unclear && !slices.Contains(now.locked, i) && excludesLike(n.rule, refused.rule) {
 				now.locked = append(slices.Clip(now.locked), i)
 			}
 		}
@@ -418,7 +432,12 @@ func (w walk) throughOne(n node, now progress, visit func(n node, now progress))
 	case "redlock_require":
 		now.required = n.required
 	case "rewrite":
-		now.own, now.rewritten = rewritesToOwn(n.URI, n.text, now.own), true
+		now.own = rewritesToOwn(n.URI, n.text, now.own)
+		if now.rewrites == unclear || placeholders.MatchString(n.text) {
+			now.rewrites = unclear
+		} else {
+			now.rewrites += n.text
+		}
 	}
 	for _, response := range n.HandleResponse {
 		w.through(response.Routes, now, visit)

@@ -37,6 +37,9 @@ func TestRefusedRequestIsServed(t *testing.T) {
 	site := func(name, body string) string { return name + " {\n" + body + "}\n" }
 	withErrors := func(errors string) string { return site("http://a.example:1", aRule+proxy+errors) }
 	inErrors := func(routes string) string { return withErrors("handle_errors {\n" + routes + "}\n") }
+	underPath := func(errors string) string {
+		return site("http://a.example:1", "handle_path /api/* {\n"+aRule+proxy+"}\nhandle_errors {\n"+errors+"}\n")
+	}
 	fastCGI := func(env string) string {
 		return "reverse_proxy 127.0.0.1:1 {\ntransport fastcgi {\nsplit .php\n" + env + "}\n}\n"
 	}
@@ -78,6 +81,10 @@ func TestRefusedRequestIsServed(t *testing.T) {
 		"rule that passes on":          {inErrors("redlock order:{path.1:int} {\non_no_quorum pass\n}\n" + proxy), "reverse_proxy"},
 		"rule of one of two":           {site("http://a.example:1", "redlock /carts/* cart:{path.1:int}\n"+aRule+proxy+"handle_errors {\nredlock order:{path.1:int}\n"+proxy+"}\n"), "reverse_proxy"},
 		"rule of another path":         {site("http://a.example:1", "handle_path /api/* {\n"+aRule+proxy+"}\nhandle_errors {\nredlock order:{path.1:int}\n"+proxy+"}\n"), "reverse_proxy"},
+		"rule of another prefix":       {underPath("handle_path /v1/* {\nredlock order:{path.1:int}\n" + proxy + "}\n"), "reverse_proxy"},
+		"rule of the prefix":           {underPath("handle_path /api/* {\nredlock order:{path.1:int}\n" + proxy + "}\n"), ""},
+		"rule of a prefix of some":     {underPath("uri /api/* strip_prefix /api\nredlock order:{path.1:int}\n" + proxy), "reverse_proxy"},
+		"rule behind a placeholder":    {site("http://a.example:1", "rewrite * /{query.x}\n"+aRule+proxy+"handle_errors {\nrewrite * /{query.x}\nredlock order:{path.1:int}\n"+proxy+"}\n"), "reverse_proxy"},
 		"rule behind a rewrite":        {inErrors("route {\nuri strip_prefix /api\nredlock order:{path.1:int}\n" + proxy + "}\n"), "reverse_proxy"},
 		"intercept with another rule":  {site("http://a.example:1", "route {\nintercept {\n@e status 4xx\nhandle_response @e {\nredlock order:{path.1:int} {\non_missing_key pass\n}\n"+proxy+"}\n}\n"+aRule+proxy+"}\n"), "a.example: intercept: reverse_proxy"},
 		"authentication":               {inErrors("forward_auth 127.0.0.1:1 {\nuri /verify\n}\nrespond no\n"), "reverse_proxy"},
