@@ -161,6 +161,7 @@ func (a *App) inMemory() bool {
 // masters.
 func (a *App) Start() error {
 	a.warnOfForged(a.ctx)
+	warnOfOtherWays(a.ctx)
 	return a.share.take(&a.settings)
 }
 

@@ -172,9 +172,10 @@ type node struct {
 		Env      map[string]string `json:"env"`
 	} `json:"transport"`
 
-	text     string           // the handler in JSON, unless it is loaded and no rewrite
-	required *Require         // of redlock_require
-	rule     *middleware.Rule // of redlock
+	text      string           // the handler in JSON, unless it is loaded and no rewrite
+	required  *Require         // of redlock_require
+	rule      *middleware.Rule // of redlock
+	upstreams []string         // of a loaded proxy
 }
 
 func nodesOf(route caddyhttp.Route) (nodes []node) {
@@ -225,6 +226,9 @@ func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
 	case *reverseproxy.Handler:
 		n.HandleResponse = handler.HandleResponse
 		n.Rewrite = handler.Rewrite
+		for _, upstream := range handler.Upstreams {
+			n.upstreams = append(n.upstreams, upstream.Dial)
+		}
 		if transport, ok := handler.Transport.(*fastcgi.Transport); ok {
 			n.Transport.Protocol, n.Transport.Env = protocolFastCGI, transport.EnvVars
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
@@ -186,10 +187,12 @@ type covered struct {
 	authenticates bool
 	by            *Require           // that stands before it; nil for none
 	rules         []*middleware.Rule // that may have taken a request before it
+	upstreams     []string           // of a proxy
 }
 
 type coveredSite struct {
 	host
+	listen   []string  // its server's addresses
 	requires []covered // each redlock_require of the site, and the rules before it
 }
 
@@ -257,7 +260,7 @@ func (a covered) String() string {
 func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered, sites []*coveredSite) {
 	w := walk{server: server}
 	for h := range hostsOf(ctx, server) {
-		site := &coveredSite{host: h}
+		site := &coveredSite{host: h, listen: server.Listen}
 		sites = append(sites, site)
 		find := func(n node, now progress) {
 			if n.required != nil {
@@ -271,13 +274,43 @@ func coverageOf(ctx caddy.Context, server *caddyhttp.Server) (all []covered, sit
 				if errors && !n.actsOn(now.own) || !n.actsOn(false) && n.Handler != "reverse_proxy" || n.authenticates() && now.guarded || site.harmless(n.Handler) {
 					return
 				}
-				all = append(all, covered{site, errors, cmp.Or(n.Handler, "a handler"), n.authenticates(), now.required, now.rules})
+				all = append(all, covered{site, errors, cmp.Or(n.Handler, "a handler"), n.authenticates(), now.required, now.rules, n.upstreams})
 			}
 		}
 		w.through(h.routes, progress{}, add(false))
 		w.through(h.errors, progress{}, add(true))
 	}
 	return all, sites
+}
+
+// warnOfOtherWays names the sites whose proxies lead, without any rule, to an upstream before which another site has one.
+func warnOfOtherWays(ctx caddy.Context) {
+	locked := make(map[string][]*coveredSite) // by upstream
+	var open []covered
+	for _, server := range httpServers(ctx) {
+		all, _ := coverageOf(ctx, server)
+		for _, a := range all {
+			switch {
+			case a.errors, a.authenticates:
+			case a.by == nil && len(a.rules) == 0:
+				open = append(open, a)
+			default:
+				for _, upstream := range a.upstreams {
+					locked[upstream] = append(locked[upstream], a.site)
+				}
+			}
+		}
+	}
+	warned := make(map[*coveredSite]bool)
+	for _, a := range open {
+		for _, upstream := range a.upstreams {
+			if others := locked[upstream]; len(others) > 0 && !slices.Contains(others, a.site) && !warned[a.site] {
+				warned[a.site] = true
+				ctx.Logger().Warn("a site leads to the upstream of another one without its rules: what comes that way takes no lock, unless the site has them, too, or redlock_require (docs/security.md#what-is-left-to-you)",
+					zap.String("site", a.site.String()), zap.Strings("listen", a.site.listen), zap.String("upstream", upstream), zap.String("with_rules", others[0].String()))
+			}
+		}
+	}
 }
 
 // writeCoverage prints what of a configuration may act, and what stands before it.

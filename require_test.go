@@ -103,6 +103,21 @@ func TestRequireCoverage(t *testing.T) {
 	}
 }
 
+// Caddy warns of each site that leads past the rules of another one to the same upstream.
+func TestOtherWays(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	site := func(host, body string) string { return "http://" + host + ":PORT {\n" + body + "}\n" }
+	runForged(t, site("pay.example", "redlock_guard\nforward_auth 127.0.0.1:2 {\nuri /auth?\n}\n"+requireRule+"redlock_require\n"+proxy)+
+		site("old.example", proxy)+ // past them
+		site("same.example", "redlock order:{path.0}\n"+proxy)+
+		site("other.example", "forward_auth 127.0.0.1:2 {\nuri /auth?\n}\nreverse_proxy 127.0.0.1:3\n")+
+		site("shop.example", "handle /orders/* {\n"+requireRule+proxy+"}\nhandle {\n"+proxy+"}\n"), "log {\noutput file "+log+"\n}\n")
+	text, err := os.ReadFile(log)
+	if err != nil || strings.Count(string(text), "without its rules") != 1 || !strings.Contains(string(text), `"site":"old.example",`) {
+		t.Errorf("%v; want one warning, of old.example:\n%s", err, text)
+	}
+}
+
 func TestRequireSettings(t *testing.T) {
 	for settings, want := range map[string]string{
 		"/orders/*":                           "no matcher",
