@@ -3,9 +3,13 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -18,6 +22,26 @@ func post(t *testing.T, url string) int {
 	}
 	_ = resp.Body.Close()
 	return resp.StatusCode
+}
+
+// No route that may change something is forgotten.
+func TestEachRouteIsLocked(t *testing.T) {
+	locker, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	routes := newHandler(locker, answer(""), answer("")).(chi.Routes)
+	err = chi.Walk(routes, func(method, route string, handler http.Handler, around ...func(http.Handler) http.Handler) error {
+		isLock := func(m func(http.Handler) http.Handler) bool { return middleware.Decided(m(handler)) }
+		if method != http.MethodGet && !middleware.Decided(handler) && !slices.ContainsFunc(around, isLock) {
+			t.Errorf("%s %s: no rule locks it", method, route)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOnePaymentOfAnOrderAtATime(t *testing.T) {
