@@ -25,10 +25,15 @@ import (
 func checkServer(ctx caddy.Context, server *caddyhttp.Server) error {
 	for h := range hostsOf(ctx, server) {
 		w := walk{server: server}.refusedBy(h.routes)
-		has, _, around := w.rules(h.routes, "")
-		if !has {
+		if len(w.refusing) == 0 {
 			continue
 		}
+		around := ""
+		w.through(h.routes, progress{}, func(n node, now progress) {
+			if n.rule != nil {
+				around = cmp.Or(around, now.around)
+			}
+		})
 		where := h.String()
 		if around == "" {
 			around, _ = w.acting(h.errors, progress{})
@@ -282,45 +287,11 @@ func (w walk) into(n node) (walk, caddyhttp.RouteList) {
 	return w, caddyhttp.RouteList{*route}
 }
 
-// rules looks for rules in the routes. around names an intercept before the routes that may serve, without a lock, a request that a
-// rule refuses; after is the same for the handlers behind the routes. wrong names a handler that stands around a rule in this way. All
-// three are "" for none.
-func (w walk) rules(routes caddyhttp.RouteList, around string) (has bool, after, wrong string) {
-	for _, route := range routes {
-		for _, n := range nodesOf(route) {
-			for _, response := range n.HandleResponse {
-				hasInner, _, wrongInner := w.rules(response.Routes, around)
-				has, wrong = has || hasInner, cmp.Or(wrong, wrongInner)
-			}
-			switch n.Handler {
-			case "redlock":
-				has, wrong = true, cmp.Or(wrong, around)
-			case "intercept":
-				now := progress{}
-				if w.rewriting {
-					now.rewrites = unclear
-				}
-				for _, response := range n.HandleResponse {
-					if handler, _ := w.acting(response.Routes, now); handler != "" {
-						around = "intercept: " + handler
-					}
-				}
-			}
-			inside, inner := w.into(n)
-			hasInner, afterInner, wrongInner := inside.rules(inner, around)
-			if hasInner && n.Errors != nil && len(n.Errors.Routes) > 0 {
-				wrongInner = cmp.Or(wrongInner, "the errors of a subroute, or what stands behind it,")
-			}
-			has, around, wrong = has || hasInner, afterInner, cmp.Or(wrong, wrongInner)
-		}
-	}
-	return has, around, wrong
-}
-
 // progress is the state of a request when it reaches a handler.
 type progress struct {
 	own      bool               // the request was rewritten to a page of the error route's own
 	rewrites string             // the rewrites of the request, one after the other; unclear if not all requests have the same
+	around   string             // a handler before this one that serves, without a lock, the request if a rule refuses it; "" for none
 	guarded  bool               // the request has come through redlock_guard
 	locked   []int              // the indices of the refusing rules whose keys the request has locked again
 	required *Require           // the redlock_require that the request has passed; nil for none
@@ -330,7 +301,7 @@ type progress struct {
 const unclear = "unclear"
 
 func (p progress) and(other progress) progress {
-	both := progress{own: p.own && other.own, rewrites: p.rewrites, guarded: p.guarded && other.guarded, required: p.required}
+	both := progress{own: p.own && other.own, rewrites: p.rewrites, around: cmp.Or(p.around, other.around), guarded: p.guarded && other.guarded, required: p.required}
 	if p.rewrites != other.rewrites {
 		both.rewrites = unclear
 	}
@@ -446,11 +417,37 @@ func (w walk) throughOne(n node, now progress, visit func(n node, now progress))
 	for _, response := range n.HandleResponse {
 		w.through(response.Routes, now, visit)
 	}
-	if n.Errors != nil {
-		w.through(n.Errors.Routes, now, visit)
+	if n.Handler == "intercept" {
+		now.around = cmp.Or(w.intercepts(n), now.around)
 	}
 	inside, inner := w.into(n)
-	return inside.through(inner, now, visit)
+	if n.Errors == nil || len(n.Errors.Routes) == 0 {
+		return inside.through(inner, now, visit)
+	}
+	w.through(n.Errors.Routes, now, visit)
+	before := now.around
+	now.around = cmp.Or(before, aroundErrors)
+	now = inside.through(inner, now, visit)
+	if now.around == aroundErrors {
+		now.around = before
+	}
+	return now
+}
+
+const aroundErrors = "the errors of a subroute, or what stands behind it,"
+
+// intercepts names what of an intercept may serve, without a lock, a request that a rule behind it refuses, or is "".
+func (w walk) intercepts(n node) (around string) {
+	now := progress{}
+	if w.rewriting {
+		now.rewrites = unclear
+	}
+	for _, response := range n.HandleResponse {
+		if handler, _ := w.acting(response.Routes, now); handler != "" {
+			around = "intercept: " + handler
+		}
+	}
+	return around
 }
 
 // actsOn reports whether a handler may act on a request as its client has sent it, or on one for the error route's own page.

@@ -288,17 +288,26 @@ type logged struct {
 // line.
 const mostPauses = 64
 
-// due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one.
+// due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one, also about
+// subjects that are forgotten now.
 func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	forgotten := 0
 	if _, known := l.last[about]; !known && len(l.last) >= mostPauses {
-		maps.DeleteFunc(l.last, func(_ string, last logged) bool { return now.Sub(last.at) >= logPause })
+		maps.DeleteFunc(l.last, func(_ string, last logged) bool {
+			over := now.Sub(last.at) >= logPause
+			if over {
+				forgotten += last.missed
+			}
+			return over
+		})
 		if len(l.last) >= mostPauses {
 			about = ""
 		}
 	}
 	last, known := l.last[about]
+	last.missed += forgotten
 	if known && now.Sub(last.at) < logPause {
 		last.missed++
 		l.last[about] = last
