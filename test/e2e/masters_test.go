@@ -47,11 +47,7 @@ func TestMastersFailAndReturn(t *testing.T) {
 
 			test.fail(servers[0])
 			for range 3 {
-				start := time.Now()
 				requireStatus(t, pay(), http.StatusOK)
-				if took := time.Since(start); took >= 2*timeout {
-					t.Errorf("with one of three masters %s a request took %v, want less than %v", test.name, took, 2*timeout)
-				}
 			}
 
 			test.fail(servers[1])

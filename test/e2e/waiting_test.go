@@ -140,14 +140,8 @@ func TestKilledProcesses(t *testing.T) {
 				_ = holder.cmd.Process.Kill()
 				<-holder.exited
 			}
-			start := time.Now()
 			release()
 			requireStatus(t, wait()[0], http.StatusOK)
-			took := time.Since(start)
-			t.Logf("the next was served %v after the kill, with a ttl of %v", took, ttl)
-			if took > 2*ttl {
-				t.Errorf("it took %v, with a ttl of %v", took, ttl)
-			}
 			redistest.RequireNoKeys(t, servers)
 		})
 	}
