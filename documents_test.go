@@ -160,7 +160,7 @@ func TestSettingsInDocuments(t *testing.T) {
 func TestConfigurationsInDocuments(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "password")
 	t.Setenv("GITHUB_SECRET", "secret")
-	for _, file := range []string{"README.md", "docs/hosts.md", "docs/keys.md", "docs/configuration.md", "docs/recipes.md"} {
+	for _, file := range []string{"README.md", "docs/hosts.md", "docs/matchers.md", "docs/configuration.md", "docs/recipes.md"} {
 		snippets := caddyfiles.FindAllStringSubmatch(readFile(t, file), -1)
 		if len(snippets) == 0 {
 			t.Errorf("%s has no Caddyfile", file)

@@ -91,10 +91,10 @@ func checkCoverage(ctx caddy.Context, server *caddyhttp.Server) error {
 		switch {
 		case len(a.site.requires) == 0 || a.by != nil:
 		case a.authenticates:
-			return fmt.Errorf("%s, as of forward_auth, asks its upstream with the query and the headers of the client: put redlock_guard before it, or redlock_require (docs/keys.md#redlock_require)", a)
+			return fmt.Errorf("%s, as of forward_auth, asks its upstream with the query and the headers of the client: put redlock_guard before it, or redlock_require (docs/matchers.md#redlock_require)", a)
 		default:
 			return fmt.Errorf("%s serves requests that may change something, and stands behind no redlock_require: put one before it, in the same block; "+
-				"or, if it is another module's handler that only passes requests on: harmless %s (docs/keys.md#redlock_require)", a, a.handler)
+				"or, if it is another module's handler that only passes requests on: harmless %s (docs/matchers.md#redlock_require)", a, a.handler)
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func checkRules(sites []*coveredSite) error {
 				}
 			}
 			if len(a.by.Rules) == 0 && len(rules) > 1 {
-				return fmt.Errorf("%s: the rules %s stand before it, and a client may choose the key of one to miss another: name those whose locks suffice, each alone, as in redlock_require %s (docs/keys.md#redlock_require)",
+				return fmt.Errorf("%s: the rules %s stand before it, and a client may choose the key of one to miss another: name those whose locks suffice, each alone, as in redlock_require %s (docs/matchers.md#redlock_require)",
 					site, strings.Join(namesOf(rules), ", "), rules[0].RuleName())
 			}
 		}

@@ -83,13 +83,13 @@ func TestCaddyExplain(t *testing.T) {
 			"note      the handler encode is not run\n" +
 				"note      the matcher remote_ip can't be known: the client is assumed to be at 127.0.0.1\n" +
 				"note      the signature can't be checked: verify github: the placeholder of secret 1 is unknown or empty (is the variable set? does the file exist, and is its path absolute?)\n" +
-				"warning   /api/orders/42/pay/ reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/keys.md)\n" +
-				"warning   /api/orders/42/pay;x reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/keys.md)\n" +
+				"warning   /api/orders/42/pay/ reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/matchers.md)\n" +
+				"warning   /api/orders/42/pay;x reaches 0 of these rules, and some upstreams serve it as /api/orders/42/pay: match more broadly (docs/matchers.md)\n" +
 				"rule      redlock order:{http.request.uri.path.1}\nkey       order:42\nif held   waits 2s, then 429\n"},
 		{[]string{"-H", "Content-Type: application/json", "-d", "@" + body, "http://localhost:8080/hooks/stripe"}, 0,
 			"rule      redlock preset stripe\nkey       stripe:post:cus_1\ndelivery  evt_1\nhost      localhost\nplace     POST /hooks/stripe\nif held   waits 5s, then 423\n"},
 		{[]string{"-X", "POST", "http://localhost:8080/api/orders/42/pay"}, 0,
-			"warning   some upstreams serve these as /api/orders/42/pay, and they don't reach all of these rules: add the directive redlock_guard (docs/keys.md)\n"},
+			"warning   some upstreams serve these as /api/orders/42/pay, and they don't reach all of these rules: add the directive redlock_guard (docs/matchers.md)\n"},
 		{[]string{"-X", "POST", "https://guarded.example.com/orders/42/pay"}, 0, "key       order:42\nif held   waits 0s, then 423\n"},
 		{[]string{"-d", "id=1", "http://localhost:8080/hooks/signed"}, 0, "key       signed:1\nif held   waits 0s, then 423\n"},
 		{[]string{"-d", `{"id":1}`, "http://localhost:8080/hooks/stripe#x"}, 0, "note      the fragment (# and what follows) is not part of a request\nnote      the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'\n"},
@@ -100,7 +100,7 @@ func TestCaddyExplain(t *testing.T) {
 		{[]string{"http://localhost:8080/both"}, 0, "refused   400 missing_key: key part {body.items[].id}: missing or empty\n"},
 		{[]string{"-H", "X-Order: 7", "https://shop.example.com/"}, 0, "key       refund:7\n"},
 		{[]string{"-X", "POST", "-H", "X-Order: 7", "https://shop.example.com/orders/42/pay"}, 0, // the rule for all refuses x:orders/42/pay
-			"add the directive redlock_guard (docs/keys.md)\n          /%5Corders/42/pay\n"},
+			"add the directive redlock_guard (docs/matchers.md)\n          /%5Corders/42/pay\n"},
 		{[]string{"http://localhost:8080/other"}, 1, "no redlock rule applies: no matcher matches this request, or another handler answered 200 first"},
 		{[]string{"http://localhost:8080/private"}, 1, "another handler answered 401 first"},
 		{[]string{"http://localhost:9999/"}, 1, "no server of the configuration listens on port 9999"},

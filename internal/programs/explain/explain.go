@@ -112,14 +112,14 @@ func Run(configuration []byte, asked Request, secrets Secrets, out io.Writer) er
 	for _, other := range endings {
 		variant := other.URL.Path
 		if reached := explain(servers, other); reached.servedWithout(len(e.rules)) {
-			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/keys.md)\n", variant, len(reached.rules), path)
+			fmt.Fprintf(out, "warning   %s reaches %d of these rules, and some upstreams serve it as %s: match more broadly (docs/matchers.md)\n", variant, len(reached.rules), path)
 		}
 	}
 	if _, err = io.WriteString(out, e.text.String()); err != nil {
 		return err
 	}
 	if names := slices.Sorted(slices.Values(reaching(servers, others, len(e.rules)))); len(names) > 0 {
-		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and they don't reach all of these rules: add the directive redlock_guard (docs/keys.md)\n          %s\n", path, strings.Join(names, "\n          "))
+		_, err = fmt.Fprintf(out, "warning   some upstreams serve these as %s, and they don't reach all of these rules: add the directive redlock_guard (docs/matchers.md)\n          %s\n", path, strings.Join(names, "\n          "))
 	}
 	return err
 }
