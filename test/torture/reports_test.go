@@ -11,7 +11,7 @@ type report struct {
 	Hold    *witness.Hold  `json:",omitempty"`
 	Sample  *sample        `json:",omitempty"`
 	Refused bool           `json:",omitempty"` // a client of a process with other masters has been told so
-	Counts  map[string]int `json:",omitempty"` // in the last report: how often there was each outcome
+	Counts  map[string]int `json:",omitzero"`  // in the last report: how often there was each outcome; empty if a process was ended at once
 	Wrong   string         `json:",omitempty"`
 }
 
