@@ -26,9 +26,6 @@ func (a *Response) Write(w http.ResponseWriter, method string) {
 		delete(h, name)
 	}
 	for name, values := range a.Header {
-		if isCookie(name) {
-			values = append(h[name], values...)
-		}
 		h[name] = slices.Clone(values)
 	}
 	h.Set("Idempotency-Replayed", "true")
