@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -60,21 +59,22 @@ func TestStripHeadersOffersNoTunnel(t *testing.T) {
 // it for the next request.
 func TestBodyOfConnectIsNoRequest(t *testing.T) {
 	t.Parallel()
-	seen := make(chan string, 2)
-	upstream := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Method + " " + r.Header.Get("Fencing-Token") }))
-	address, err := url.Parse(upstream.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const smuggled = "POST /orders/42/pay HTTP/1.1\r\nHost: x\r\nFencing-Token: 9\r\nContent-Length: 0\r\n\r\n"
-	r := httptest.NewRequest(http.MethodConnect, "/login", io.NopCloser(strings.NewReader(smuggled)))
+	var sent writesRequests
+	proxy := &httputil.ReverseProxy{Rewrite: func(*httputil.ProxyRequest) {}, Transport: &sent}
+	r := httptest.NewRequest(http.MethodConnect, "/login", io.NopCloser(strings.NewReader("POST /orders/42/pay HTTP/1.1\r\nHost: x\r\n\r\n")))
 	r.ContentLength = -1 // as over HTTP/2
 	r.Trailer = http.Header{"X-Sum": nil}
-	middleware.Guard(httputil.NewSingleHostReverseProxy(address)).ServeHTTP(httptest.NewRecorder(), r)
-	upstream.Close() // when it has answered
-	if close(seen); <-seen != "CONNECT " || len(seen) != 0 {
-		t.Errorf("it sees %q as well", <-seen)
+	middleware.Guard(proxy).ServeHTTP(httptest.NewRecorder(), r)
+	if text := sent.String(); !strings.HasPrefix(text, "CONNECT ") || strings.Contains(text, "POST") {
+		t.Errorf("it sends %q", text)
 	}
+}
+
+// writesRequests is a transport that writes what a connection would get.
+type writesRequests struct{ strings.Builder }
+
+func (w *writesRequests) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, r.Write(w)
 }
 
 // A server makes the map of trailers only when the body has ended, if the client has announced none.

@@ -1,10 +1,12 @@
 package redlock_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -48,6 +50,31 @@ func TestTryHasNoTicket(t *testing.T) {
 		mustUnlock(t, tried)
 		mustUnlock(t, waited)
 		mustUnlock(t, <-waiter)
+	})
+}
+
+// TestTicketOutlastsNoRefusal: masters refuse to take back a ticket, more than once. It is gone soon after they do, and not when its lease ends.
+func TestTicketOutlastsNoRefusal(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		l, other := simLocker(t, net.Masters()), simLocker(t, net.Masters())
+		held := mustLock(t, l, "key")
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { _, err := other.Lock(ctx, "key"); left <- err }()
+		queued(t, l, "key", 1)
+		toAll(net, func(s *simnet.Server) { s.Refuse("WRONGTYPE Operation against a key", simnet.Release) })
+		cancel()
+		<-left
+		time.Sleep(4 * link.OwedGap)
+		queued(t, l, "key", 1)
+		toAll(net, func(s *simnet.Server) { s.Refuse("") })
+		time.Sleep(2 * link.OwedGap)
+		for _, m := range mustInspect(t, l, "key").Masters {
+			if len(m.Queue) > 0 {
+				t.Errorf("%s still has the ticket", m.Name)
+			}
+		}
+		mustUnlock(t, held)
 	})
 }
 
