@@ -82,9 +82,8 @@ func TestForgedHeaders(t *testing.T) {
 		for range 4 {
 			log := filepath.Join(t.TempDir(), "log")
 			runForged(t, "http://127.0.0.1:OTHER {\n"+rules+proxy+"}\nSITE {\n"+proxy+"}\nhttp://127.0.0.1:NONE {\nrespond ok\n}", "log {\noutput file "+log+"\n}\n")
-			text, err := os.ReadFile(log)
-			if err != nil || strings.Count(string(text), "clients can send the headers of rules") != 1 {
-				t.Fatalf("%v; want one warning, of the server with the proxy:\n%s", err, text)
+			if text := readFile(t, log); strings.Count(text, "clients can send the headers of rules") != 1 {
+				t.Fatalf("want one warning, of the server with the proxy:\n%s", text)
 			}
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -112,9 +111,8 @@ func TestOtherWays(t *testing.T) {
 		site("same.example", "redlock order:{path.0}\n"+proxy)+
 		site("other.example", "forward_auth 127.0.0.1:2 {\nuri /auth?\n}\nreverse_proxy 127.0.0.1:3\n")+
 		site("shop.example", "handle /orders/* {\n"+requireRule+proxy+"}\nhandle {\n"+proxy+"}\n"), "log {\noutput file "+log+"\n}\n")
-	text, err := os.ReadFile(log)
-	if err != nil || strings.Count(string(text), "without its rules") != 1 || !strings.Contains(string(text), `"site":"old.example",`) {
-		t.Errorf("%v; want one warning, of old.example:\n%s", err, text)
+	if text := readFile(t, log); strings.Count(text, "without its rules") != 1 || !strings.Contains(text, `"site":"old.example",`) {
+		t.Errorf("want one warning, of old.example:\n%s", text)
 	}
 }
 
@@ -295,9 +293,8 @@ func TestRequireLog(t *testing.T) {
 	if err := caddy.Stop(); err != nil { // which writes the last lines
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(log)
-	if err != nil || !strings.Contains(string(text), `"rule":"require","outcome":"unlocked"`) || !strings.Contains(string(text), `"method":"PATCH","path":"/cart/items"`) {
-		t.Errorf("%v:\n%s", err, text)
+	if text := readFile(t, log); !strings.Contains(text, `"rule":"require","outcome":"unlocked"`) || !strings.Contains(text, `"method":"PATCH","path":"/cart/items"`) {
+		t.Error(text)
 	}
 }
 
