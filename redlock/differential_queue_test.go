@@ -81,12 +81,6 @@ func (p *pair) learnLease(cmd *protocol.Command, before, after time.Time) {
 	q.Join(memory.Place{Process: cmd.Process, Ticket: cmd.Ticket, Ends: ends, Slots: int(cmd.Slots)})
 }
 
-func (p *pair) queueNear(key string, from, to time.Time) bool {
-	line, _ := protocol.SlotOf(key)
-	q, ends, ok := p.model.Queues.Get(line, always)
-	return ok && (near(ends, from, to) || slices.ContainsFunc(q.Places, func(p memory.Place) bool { return near(p.Ends, from, to) }))
-}
-
 // compareMark wants the token of a lock to be marked if anybody may wait: a plain release must not free it.
 func (p *pair) compareMark(cmd *protocol.Command) {
 	ctx := context.Background()
@@ -134,21 +128,6 @@ func (p *pair) compareQueues(cmd *protocol.Command) {
 	if len(want) > 1 {
 		p.seen["queue of two"]++
 	}
-}
-
-// slotsNear says whether the two may differ on whether a slot is taken, or offered.
-func (p *pair) slotsNear(key string, from, to time.Time) bool {
-	line, _ := protocol.SlotOf(key)
-	slots, ends, known := p.model.Slots.Get(line, always)
-	if known && near(ends, from, to) {
-		return true
-	}
-	for _, taken := range slots {
-		if known && near(time.UnixMicro(taken), from, to) {
-			return true
-		}
-	}
-	return false
 }
 
 // compareSlots wants the same slots to be believed taken, and offered to the same calls, but for what ends just now. The model goes on with

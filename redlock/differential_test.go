@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,8 +135,7 @@ func (p *pair) step() {
 	if real.Reply.Time != 0 {
 		p.now = time.UnixMicro(real.Reply.Time)
 	}
-	_, forced, _ := p.model.Forced.Get(key+cmd.Token, always)
-	if p.leaseNear(key, before, after) || near(forced, before, after) || p.queueNear(key, before, after) || p.slotsNear(key, before, after) || after.Sub(before) > expirySlack {
+	if p.endsNear(key, before, after) || after.Sub(before) > expirySlack {
 		p.ambiguous++
 		line, _ := protocol.SlotOf(key)
 		for slot := range slotsTried {
@@ -164,7 +164,7 @@ func (p *pair) step() {
 // always is a time at which no lease of the model has expired.
 var always time.Time
 
-// near says whether the two may differ on whether a lease has ended.
+// near says whether the two may differ on whether something has ended.
 func near(ends, from, to time.Time) bool {
 	return !ends.Before(from.Add(-expirySlack)) && !ends.After(to.Add(expirySlack))
 }
@@ -172,15 +172,35 @@ func near(ends, from, to time.Time) bool {
 // slotsTried is how many slots the keys of the test have.
 const slotsTried = 3
 
-// leaseNear says whether the two may differ on whether a slot of the key is held.
-func (p *pair) leaseNear(key string, from, to time.Time) bool {
+// tokens are all that the test has.
+var tokens = []string{"a", "b", "c", "a'", "b'", "c'"}
+
+// endsNear says whether the two may differ on anything that they know of the key and of its other slots.
+func (p *pair) endsNear(key string, from, to time.Time) bool {
 	line, _ := protocol.SlotOf(key)
-	for slot := range slotsTried {
-		if holder, ends, _ := p.model.Leases.Get(protocol.SlotKey(line, slot), always); holder != "" && near(ends, from, to) {
-			return true
+	q, queue, _ := p.model.Queues.Get(line, always)
+	slots, watched, _ := p.model.Slots.Get(line, always)
+	ends := []time.Time{queue, watched}
+	if q != nil {
+		for _, place := range q.Places {
+			ends = append(ends, place.Ends)
 		}
 	}
-	return false
+	for _, taken := range slots {
+		ends = append(ends, time.UnixMicro(taken))
+	}
+	for slot := range slotsTried {
+		key := protocol.SlotKey(line, slot)
+		_, lease, _ := p.model.Leases.Get(key, always)
+		_, fence, _ := p.model.Fences.Get(key, always)
+		_, result, _ := p.model.Results.Get(key, always)
+		ends = append(ends, lease, fence, result)
+		for _, token := range tokens {
+			_, forced, _ := p.model.Forced.Get(key+token, always)
+			ends = append(ends, forced)
+		}
+	}
+	return slices.ContainsFunc(ends, func(end time.Time) bool { return near(end, from, to) })
 }
 
 // key is one that isn't about to expire, if there is one.
@@ -188,7 +208,7 @@ func (p *pair) key() (key string) {
 	for range 20 {
 		key = protocol.SlotKey(fmt.Sprintf("redlock:{%d}", p.rand.IntN(5)), int(p.pick(0, 0, 0, 0, 1, 2)))
 		now := time.Now()
-		if !p.leaseNear(key, now, now.Add(time.Millisecond)) && !p.queueNear(key, now, now.Add(time.Millisecond)) && !p.slotsNear(key, now, now.Add(time.Millisecond)) {
+		if !p.endsNear(key, now, now.Add(time.Millisecond)) {
 			break
 		}
 	}
@@ -320,7 +340,7 @@ func (p *pair) adopt(key string) {
 		fence, _ := strconv.ParseInt(stored["fence"], 10, 64)
 		p.model.Results.Set(key, protocol.Result{Data: stored["data"], Fence: fence}, now, p.left(key+":result", now))
 	}
-	for _, token := range []string{"a", "b", "c", "a'", "b'", "c'"} {
+	for _, token := range tokens {
 		p.model.Forced.Delete(key + token)
 		forced := key + ":forced:" + token
 		if by, err := p.client.Get(ctx, forced).Result(); err == nil {
