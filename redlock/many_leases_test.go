@@ -120,7 +120,7 @@ func TestManyLeases(t *testing.T) {
 		if lost := d.find("lost", "", nil); len(lost) > 0 {
 			t.Errorf("%d leases lost", len(lost))
 		}
-		synctest.Wait()
+		time.Sleep(time.Second) // Unlock waits for a majority only
 		for i := range leases {
 			requireFree(t, servers, fmt.Sprint(i))
 		}
