@@ -21,7 +21,7 @@ func TestPackages(t *testing.T) {
 		"node": {"npm --version", "npm pack --silent && mkdir ../installed && npm install --silent --offline --no-audit --no-fund --prefix ../installed ./*.tgz",
 			"cd installed && test -e node_modules/redlock-agent/redlock.d.mts && node --input-type module -e 'import { Agent } from \"redlock-agent\"; new Agent()'"},
 		"ruby": {"gem --version", "gem build --silent redlock-agent.gemspec && gem install --silent --local --no-document --install-dir ../installed ./*.gem",
-			"GEM_PATH=installed ruby -e 'gem \"redlock-agent\"; require \"redlock\"; RedlockAgent.new'"},
+			"GEM_PATH=installed ruby -e 'gem \"redlock-agent\"; require \"redlock_agent\"; RedlockAgent.new'"},
 		"php": {"php --version", "cp -r . ../installed",
 			`cd installed && php -r '$c = json_decode(file_get_contents("composer.json"), true, flags: JSON_THROW_ON_ERROR); foreach ($c["autoload"]["files"] as $f) { require $f; } ` +
 				`spl_autoload_register(fn ($name) => require $c["autoload"]["psr-4"]["Redlock\\"] . substr($name, 8) . ".php"); interface_exists("Redlock\\Agent"); new Redlock\Agent();'`},

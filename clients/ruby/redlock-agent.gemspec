@@ -6,6 +6,6 @@ Gem::Specification.new do |spec|
   spec.license = "Apache-2.0"
   spec.homepage = "https://github.com/caddy-redlock/caddy-redlock"
   spec.required_ruby_version = ">= 3.0"
-  spec.files = ["redlock.rb"]
+  spec.files = ["redlock_agent.rb"]
   spec.require_paths = ["."]
 end

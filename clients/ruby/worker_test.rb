@@ -1,5 +1,5 @@
 # Run by clients_test.go: takes a lock, and prints what becomes of it.
-require_relative "redlock"
+require_relative "redlock_agent"
 $stdout.sync = true
 mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
 agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"], patience: ENV.fetch("PATIENCE", "10").to_f)

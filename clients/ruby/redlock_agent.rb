@@ -1,6 +1,6 @@
 # A lock of redlock's agent. Copy this file; it needs Ruby 3.0 and nothing else.
 #
-#     require_relative "redlock"
+#     require_relative "redlock_agent"
 #
 #     agent = RedlockAgent.new("/run/redlock/redlock.sock")  # or RedlockAgent.new("10.0.0.5:7070", token: "…")
 #     agent.lock("order:42", wait: 2) do |lock|              # without wait: waits without limit; wait: 0 doesn't wait
