@@ -19,7 +19,7 @@ func TestPackages(t *testing.T) {
 				"/usr/bin/python3 -m pip install --quiet --no-index --no-build-isolation --no-deps --target ../installed ../built/*.tar.gz",
 			"PYTHONPATH=installed /usr/bin/python3 -c 'import redlock; redlock.AsyncAgent()' && test -e installed/redlock/py.typed"},
 		"node": {"npm --version", "npm pack --silent && mkdir ../installed && npm install --silent --offline --no-audit --no-fund --prefix ../installed ./*.tgz",
-			"cd installed && test -e node_modules/redlock-agent/redlock.d.mts && node --input-type module -e 'import { Agent } from \"redlock-agent\"; new Agent()'"},
+			"cd installed && test -e node_modules/redlock-agent/redlock_agent.d.mts && node --input-type module -e 'import { Agent } from \"redlock-agent\"; new Agent()'"},
 		"ruby": {"gem --version", "gem build --silent redlock-agent.gemspec && gem install --silent --local --no-document --install-dir ../installed ./*.gem",
 			"GEM_PATH=installed ruby -e 'gem \"redlock-agent\"; require \"redlock_agent\"; RedlockAgent.new'"},
 		"php": {"php --version", "cp -r . ../installed",

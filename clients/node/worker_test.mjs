@@ -4,7 +4,7 @@ import fs from "node:fs";
 import http from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
 import util from "node:util";
-import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable } from "./redlock.mjs";
+import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable } from "./redlock_agent.mjs";
 
 const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, SLOWLY, STOP } = process.env;
 const [mode, ...keys] = process.argv.slice(2);

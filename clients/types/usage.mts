@@ -1,5 +1,5 @@
-// Compiled by make clients, and never run: what programs may write with redlock.d.mts.
-import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable, type Lock, type LockOptions } from "../node/redlock.mjs";
+// Compiled by make clients, and never run: what programs may write with redlock_agent.d.mts.
+import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable, type Lock, type LockOptions } from "../node/redlock_agent.mjs";
 
 const agent = new Agent("10.0.0.5:7070", "the token", { patience: 5 });
 const options: LockOptions = { wait: 2, ttl: 10, maxHold: 60, heartbeat: 10, label: "pay", concurrency: 2, signal: new AbortController().signal };

@@ -1,6 +1,6 @@
 // A lock of redlock's agent. Copy this file; it needs Node 18 and nothing else.
 //
-//     import { Agent, LockHeld } from "./redlock.mjs";
+//     import { Agent, LockHeld } from "./redlock_agent.mjs";
 //
 //     const agent = new Agent("/run/redlock/redlock.sock");  // or new Agent("10.0.0.5:7070", "the token")
 //     await agent.withLock("order:42", { wait: 2 }, async (lock) => {  // without wait: waits without limit; wait: 0 doesn't wait
