@@ -1,13 +1,14 @@
-// Package agent is the lock for programs in any language: a server on which a client holds a lock for as long as its request
-// lasts. docs/agent.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket.
+// Package agent is the lock for programs in any language: an HTTP server that holds a lock for a client until the client ends its request.
+// docs/agent.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket.
 //
 //	a := agent.New(locker)
 //	listener, err := net.Listen("unix", "/run/redlock/redlock.sock")
 //	…
 //	err = a.Serve(ctx, 30*time.Second, listener)
 //
-// POST /v1/lock takes the lock on keys. POST /v1/turn is for a gateway, such as Traefik with our plugin: as package middleware does for a handler,
-// the agent derives the keys of a request, checks its signature, and takes its locks. POST /v1/rule checks the settings of a gateway.
+// POST /v1/lock takes the lock on keys. POST /v1/turn is for a gateway, such as Traefik with our plugin. The gateway describes a request that it has
+// received. The agent checks the signature of that request, derives its keys and locks them, by the same rules as package middleware. POST /v1/rule
+// checks the settings of such a rule.
 package agent
 
 import (
@@ -39,12 +40,12 @@ type Agent struct {
 	observers  func(rule string) (middleware.Observer, func()) // nil for none
 	maxClients int
 
-	stopping context.Context // ends when no more requests may begin to wait
+	stopping context.Context // ends when the agent refuses new requests and ends all waits
 	stop     context.CancelFunc
 
 	mu      sync.Mutex
 	clients int
-	idle    chan struct{} // closed when the agent stops and the last client has left
+	idle    chan struct{} // closed when stopping has ended and no client is left
 }
 
 // DefaultMaxClients is how many clients may hold or wait for locks unless WithMaxClients says otherwise.
@@ -53,11 +54,11 @@ const DefaultMaxClients = 8192
 // Option is a setting of an Agent.
 type Option func(*Agent)
 
-// WithToken makes clients send "Authorization: Bearer " and this token. Default: no token, so whoever can connect can lock.
+// WithToken makes clients send "Authorization: Bearer " and this token. Default: no token, so every client that can connect can lock.
 func WithToken(token string) Option { return func(a *Agent) { a.access.token = []byte(token) } }
 
 // WithHosts allows further names in the header Host, besides redlock, localhost and the loopback addresses. Give the names by which clients know the
-// agent. The check keeps out web pages, because a browser sends the host name of the page.
+// agent. The check keeps out DNS rebinding: a web page whose host name leads to the agent's address, because a browser sends that host name.
 func WithHosts(names ...string) Option {
 	return func(a *Agent) { a.access.hosts = append(a.access.hosts, names...) }
 }
@@ -65,8 +66,8 @@ func WithHosts(names ...string) Option {
 // WithMaxClients bounds how many clients may hold or wait for locks; the agent refuses further clients with 503. Default: DefaultMaxClients.
 func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
 
-// WithObservers sets the function that makes an observer for each rule of a gateway, by the rule's name. The method Rule of metrics.Metrics is such
-// a function. The agent calls release when it forgets the rule. Default: no observers.
+// WithObservers sets the function that makes an observer for each rule of a gateway. Its argument is the rule's name. The method Rule of
+// metrics.Metrics is such a function. The agent calls release when it forgets the rule. Default: no observers.
 func WithObservers(of func(rule string) (o middleware.Observer, release func())) Option {
 	return func(a *Agent) { a.observers = of }
 }
@@ -74,8 +75,8 @@ func WithObservers(of func(rule string) (o middleware.Observer, release func()))
 // WithLogger sets the log. No key, token or secret is logged. Default: the Locker's logger.
 func WithLogger(logger *slog.Logger) Option { return func(a *Agent) { a.logger = logger } }
 
-// WithOther sets the handler for all paths that aren't the agent's own, such as metrics and the console. Requests for these paths need the same
-// token. Default: 404.
+// WithOther sets the handler for all paths that aren't the agent's own, such as metrics and the console. Requests for these paths need the token of
+// WithToken, too. Default: 404.
 func WithOther(h http.Handler) Option { return func(a *Agent) { a.other = h } }
 
 // New returns the agent of a Locker. The caller closes the Locker after Serve has returned nil. If Serve returns an error, clients may still hold
@@ -179,7 +180,7 @@ func (a *Agent) exchanges(serve func(x *exchange, r *http.Request) error) http.H
 
 var errUnknownPath = refuse(http.StatusNotFound, "there are /v1/lock, /v1/turn, /v1/rule, /healthz and /readyz")
 
-// answer writes the response to a refused request. If err is nil, it leaves the status at 200, as for /readyz of an agent that is ready.
+// answer writes the response to a refused request. If err is nil, it writes nothing, and net/http's server sends 200.
 func answer(w http.ResponseWriter, r *http.Request, err error) {
 	if err == nil {
 		return
@@ -227,8 +228,7 @@ func (a *Agent) enter() error {
 	return nil
 }
 
-// remain counts a client that has left, but whose keys stay locked for a while, so that the agent stops only when these keys are free. leave ends the
-// count.
+// remain counts a client that has left although its keys stay locked. So the agent stops only when these keys are free. leave ends the count.
 func (a *Agent) remain() (leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,33 +14,33 @@ import (
 	"time"
 )
 
-// exchange is a request for a path below /v1/ and its response, which overlap. The client keeps the body open and sends marks in it, each a newline,
-// while the response says how long the lock is valid.
+// exchange is a request for a path below /v1/, and its response. The two overlap: the client keeps the request's body open and sends marks in it,
+// while the response says how long the lock is valid. A mark is a newline.
 type exchange struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	conn    *conn
-	open    bool // the client may keep the body open
+	open    bool // the body's length isn't declared, so the client may keep the body open
 	lines   *bufio.Reader
-	lingers bool // a program that the client has started may still run when the connection ends
+	lingers bool // when the connection ends, a program that the client has started may still run and need the lock
 	reads   bool // a goroutine other than the handler's reads the body
 
-	wait     context.Context // ends the wait for the lock when the client ends its request or its connection
+	wait     context.Context // of the wait for the lock; ends if the client ends its request or its connection before the wait is over
 	stopWait context.CancelCauseFunc
 	ended    <-chan struct{} // closed when the client can send nothing more
-	marked   chan struct{}   // gets an element for a new mark
+	marked   chan struct{}   // has an element after a new mark
 
 	mu       sync.Mutex
 	held     bool      // the wait for the lock is over
-	mark     int64     // the newest, counted from 1; 0 is the request itself
+	mark     int64     // the number of the newest mark; 0 stands for the request itself
 	received time.Time // a time at which the newest mark had already been received
-	word     []byte    // the beginning of the last line in the body that isn't empty
-	most     int       // how many bytes of that line are kept
+	word     []byte    // the beginning of the body's last line that isn't empty
+	most     int       // the longest allowed line; word has at most one byte more
 	wordEnds bool
 	atEnd    bool
 }
 
-// moment is how long a client may take to end its request after the last line. If the client is in time, its connection can be used again.
+// moment is how long a client may take to end its request after the last line of the response.
 const moment = time.Second
 
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
@@ -48,14 +48,14 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	_ = x.control.EnableFullDuplex()
 	ctx := r.Context()
 	if x.ended = ctx.Done(); x.open {
-		ctx = context.WithoutCancel(ctx) // the server would end it with the connection, when the client may still rely on its lock
+		ctx = context.WithoutCancel(ctx) // net/http's server cancels ctx when the connection ends, and the client may still rely on its lock then
 		x.marked = make(chan struct{}, 1)
 	}
 	x.wait, x.stopWait = context.WithCancelCause(ctx)
 	return x
 }
 
-// watch ends the wait for the lock when the client leaves. No other goroutine may read the body from then on.
+// watch makes the wait for the lock end when the client leaves. After this call no other goroutine may read the body.
 func (x *exchange) watch() {
 	_ = x.control.SetReadDeadline(time.Time{})
 	if !x.open {
@@ -73,7 +73,7 @@ func (x *exchange) watch() {
 // minPulse is the shortest interval between two interim responses.
 const minPulse = 10 * time.Millisecond
 
-// pulse sends an interim response at each interval until stop is called. It tells a client that waits long that the agent doesn't hang.
+// pulse sends an interim response at each interval until stop is called. These responses tell a client that waits long that the agent doesn't hang.
 func (x *exchange) pulse(every time.Duration) (stop func()) {
 	if every == 0 {
 		return func() {}
@@ -102,7 +102,7 @@ func (x *exchange) pulse(every time.Duration) (stop func()) {
 	}
 }
 
-// endWait notes that the wait for the lock is over, so that the end of the request doesn't cancel it any more.
+// endWait notes that the wait for the lock is over. From now on the end of the request doesn't end the context of the wait.
 func (x *exchange) endWait() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -113,7 +113,7 @@ func (x *exchange) endWait() {
 func (x *exchange) listen() {
 	for {
 		_, err := x.lines.Peek(1)
-		now := time.Now() // not before the mark is here: an earlier time would promise the lock for too long
+		now := time.Now() // only after Peek: with a time before the mark came, the response would promise the lock for too long
 		said, _ := x.lines.Peek(x.lines.Buffered())
 		x.mu.Lock()
 		if marks := x.count(said); marks > 0 {
@@ -147,14 +147,14 @@ func (x *exchange) count(said []byte) (marks int64) {
 		case x.wordEnds:
 			x.word, x.wordEnds = x.word[:0], false
 		}
-		if len(x.word) <= x.most { // one more byte shows that the line is longer
+		if len(x.word) <= x.most { // one byte more than allowed shows that the line is too long
 			x.word = append(x.word, c)
 		}
 	}
 	return marks
 }
 
-// done is the word with which a client ends its body when the work is done, so that nobody does it again in this period.
+// done is the word with which a client ends its body when the work is done. With once_per or once, nobody then does the work again in that period.
 const done = "done"
 
 // saidDone reports whether the last non-empty line is the word done, or begins with done and a space. result is the rest of the line; tooLong means
@@ -194,8 +194,8 @@ func (x *exchange) tell(response *buffered) {
 	_ = x.control.Flush()
 }
 
-// close ends the exchange after the response. A client that ends its body in order within a moment can use the connection again. All other
-// connections are closed, because bytes still to come could be taken for the client's next request.
+// close ends the exchange after the response. If the client ends its body in order within a moment, it can use the connection again. Otherwise close
+// closes the connection, because the server could take the rest of the body for the client's next request.
 func (x *exchange) close() {
 	x.stopWait(nil)
 	if !x.isAtEnd() {

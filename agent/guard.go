@@ -18,7 +18,7 @@ type access struct {
 	hosts []string
 }
 
-// check refuses a request from a browser, for an unknown host, without the token, or with another version of the protocol.
+// check refuses a request that comes from a browser, has an unknown Host, lacks the token, or wants a different version of the protocol.
 func (a *access) check(r *http.Request) error {
 	if v := r.Header.Get("Redlock-Agent"); v != "" && v != version {
 		return refuse(http.StatusUpgradeRequired, "the agent speaks version %s, and the client wants another one", version)
@@ -36,21 +36,21 @@ func (a *access) check(r *http.Request) error {
 	return nil
 }
 
-// hasToken compares the token in constant time, even if its length is wrong.
+// hasToken compares the token in constant time, whatever its length is.
 func (a *access) hasToken(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	sent, want := sha256.Sum256([]byte(strings.TrimSpace(token))), sha256.Sum256(a.token)
 	return subtle.ConstantTimeCompare(sent[:], want[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// knows reports whether host is one of the agent's names. A web page could make a browser send requests to the agent's address, but only under the
-// page's own host name.
+// knows reports whether host is one of the agent's names. With DNS rebinding, a web page can make a browser send requests to the agent's address.
+// These requests have the page's host name.
 func (a *access) knows(host string) bool {
 	return hosts.Knows(host, a.hosts) || hosts.Knows(host, []string{"redlock"}) // our clients send the name redlock
 }
 
-// checkType refuses the content types that a web page can make a browser send without asking the agent first. On a Unix socket, which no browser
-// reaches, curl's form type is allowed.
+// checkType refuses the content types that a web page can send without a CORS preflight. On a Unix socket, which no browser reaches, it allows the
+// form type that curl -d sends.
 func checkType(r *http.Request, unix bool) error {
 	text := r.Header.Get("Content-Type")
 	switch text {

@@ -26,17 +26,17 @@ type lockRequest struct {
 	Key       string         `json:"key"`
 	Keys      []string       `json:"keys"`
 	Wait      *rule.Duration `json:"wait"`         // nil: no limit, except for the wait for masters
-	Masters   *rule.Duration `json:"masters_wait"` // nil: the limit of the Locker
+	Masters   *rule.Duration `json:"masters_wait"` // how long to wait while too few masters answer; nil: the Locker's setting
 	Try       bool           `json:"try"`
 	TTL       rule.Duration  `json:"ttl"`
 	MaxHold   rule.Duration  `json:"max_hold"`
 	Label     string         `json:"label"`
 	Heartbeat rule.Duration  `json:"heartbeat"`
 	Pulse     rule.Duration  `json:"pulse"`    // how often a waiting client gets an interim response; 0: never
-	Quiet     bool           `json:"quiet"`    // the client gets lines only after a mark, and at the end
-	Linger    bool           `json:"linger"`   // the lease continues if the connection ends before the body has ended
+	Quiet     bool           `json:"quiet"`    // the client gets a line at the beginning, after each mark and at the end, but none for a renewal
+	Linger    bool           `json:"linger"`   // if the connection ends before the body, the lock stays until the time that the lines have promised
 	OncePer   rule.Duration  `json:"once_per"` // how long the work counts as done, if the body ends with the word done; 0: the work is not recorded
-	Once      rule.Duration  `json:"once"`     // as OncePer, for work with a result: the text behind the word done
+	Once      rule.Duration  `json:"once"`     // as OncePer, but for work with a result, which is the text after the word done
 
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
@@ -82,8 +82,8 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	return nil
 }
 
-// slot returns a JSON field for the first line of the response: the number of the lock's slot. It returns nil for several keys, and for a key that
-// only one client may hold.
+// slot returns the JSON field with the number of the lock's slot, for the first line of the response. It returns nil for several keys, and for a key
+// that only one client may hold.
 func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 	if len(r.Keys) > 1 || r.Most == nil || r.Most[0] < 2 {
 		return nil
@@ -91,7 +91,7 @@ func (r *lockRequest) slot(lock *redlock.Lock) []byte {
 	return strconv.AppendInt([]byte(`,"slot":`), int64(lock.Slot()), 10)
 }
 
-// readLockRequest returns the request in the body. If the client keeps the body open, the rest of it can still be read.
+// readLockRequest reads the request from the body: from the first line if the client may keep the body open, and otherwise from the whole body.
 func readLockRequest(x *exchange) (*lockRequest, error) {
 	var text []byte
 	var err error
@@ -159,7 +159,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	return request, nil
 }
 
-// take takes the lock. Its wait also ends when the client leaves, or when the agent is about to stop.
+// take takes the lock. The wait for the lock also ends when the client leaves, or when the agent is about to stop.
 func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
 	switch {

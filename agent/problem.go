@@ -21,7 +21,7 @@ type problem struct {
 
 	Result *string `json:"result,omitempty"` // the result of work that was done before; nil for none
 
-	outcome string // for the header Redlock-Outcome; "" for all problems except work that is done
+	outcome string // the header Redlock-Outcome: "done" if the work was done before, and otherwise ""
 }
 
 func (p *problem) Error() string { return p.Detail }
@@ -30,7 +30,7 @@ func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
 
-// doneProblem is the problem for a client whose work another client has already done. It has the result, if there is one.
+// doneProblem is the problem for a client whose work another client has already done. It contains the result of the work, if there is one.
 func doneProblem(err error) *problem {
 	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
 	var done *redlock.DoneError
@@ -57,13 +57,13 @@ func (p *problem) write(w http.ResponseWriter) {
 		h.Set("Retry-After", "1")
 	}
 	if p == errStopping {
-		h.Set("Connection", "close") // the next request may be for an agent that takes over from this one
+		h.Set("Connection", "close") // so that the client's next request reaches the agent that takes over from this one
 	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client may have left
 }
 
-// responseOf returns the response to a refused request. ctx is the context of the request's wait.
+// responseOf returns the response to a refused request. ctx is the context of the request's wait for the lock.
 func responseOf(ctx context.Context, err error) *buffered {
 	w := &buffered{header: make(http.Header)}
 	var own *problem

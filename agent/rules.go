@@ -19,16 +19,16 @@ const (
 
 type gatewayRule struct {
 	text    string
-	onAbort string // tells the gateway what to do when its client leaves
+	onAbort string // the rule's on_client_abort, which the gateway applies
 	rule    *middleware.Serializer
 	release func()
 }
 
-// rules are the rules that gateways have sent lately, by the text of their settings.
+// rules caches the rules that gateways have sent lately. The text of a rule's settings identifies the rule.
 type rules struct {
 	mu    sync.Mutex
 	known map[string]*list.Element
-	order list.List // of *gatewayRule, the latest used first
+	order list.List // of *gatewayRule, the most recently used first
 }
 
 func (a *Agent) rule(text []byte) (*gatewayRule, error) {
@@ -76,9 +76,9 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if given.Remember > 0 {
 		return nil, errors.New("preset: has remember, and " + noResponses + `; set remember to "off"`)
 	}
-	// A turn lasts until the gateway ends it, because the gateway itself applies on_client_abort.
+	// The gateway itself applies on_client_abort, so for the agent a request ends when the gateway ends it.
 	settings.OnClientAbort, settings.OnHold = middleware.Cancel, a.remain
-	// Read the whole body before the wait, because only behind the body is the end of the connection noticed.
+	// Read the whole body before the wait, because the agent notices the end of the connection only after it has read the body.
 	settings.BufferBody = new(asGiven.ReadsBody())
 	g := &gatewayRule{text: string(text), onAbort: given.OnClientAbort, release: func() {}}
 	if a.observers != nil {
@@ -106,7 +106,7 @@ type ruleResponse struct {
 	ReadsBody     bool   `json:"reads_body"`
 	MaxBody       int64  `json:"max_body"`
 	BodyTimeoutMS int64  `json:"body_timeout_ms"`
-	WaitMS        int64  `json:"wait_ms"` // the gateway gives the agent up after this time, BodyTimeoutMS and some seconds
+	WaitMS        int64  `json:"wait_ms"` // the gateway gives up on the agent some seconds after WaitMS and BodyTimeoutMS together
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
 }

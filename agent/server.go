@@ -13,21 +13,21 @@ import (
 
 const (
 	headTimeout   = 5 * time.Second  // for the head of a request, from its first byte on
-	bodyTimeout   = 15 * time.Second // for the head and the body, unless a handler sets another time
-	idleTimeout   = 2 * time.Minute  // between two requests; on a TCP connection that hasn't shown the token, bodyTimeout is used instead
-	writePatience = 10 * time.Second // for a client that stops reading, once all buffers on the way to it are full
+	bodyTimeout   = 15 * time.Second // for the head and the body, unless a handler sets a different time
+	idleTimeout   = 2 * time.Minute  // between two requests; bodyTimeout on a TCP connection that hasn't shown the token
+	writePatience = 10 * time.Second // for a write that blocks because the client doesn't read
 	maxHead       = 16 << 10
 	maxStrangers  = 1024 // the most connections to one TCP address that haven't shown the token
 )
 
-// door is a listener that counts its connections and allows a limited number. So the clients of one address can't take the connections that are meant
-// for the clients of another.
+// door is a listener that limits the number of its connections. Each listener has a limit of its own, so the clients of one listener can't use up the
+// connections of another.
 type door struct {
 	net.Listener
 	unix bool
 	room atomic.Int64 // how many more connections are allowed
 
-	strangers []*conn // a ring of the latest connections, on TCP only; next is the index of the oldest
+	strangers []*conn // on TCP, a ring of the latest connections; next is the index of the oldest
 	next      int
 }
 
@@ -40,7 +40,7 @@ func newDoor(l net.Listener, maxClients int) *door {
 	return d
 }
 
-// Accept returns the next connection that is allowed. It closes any other connection at once, instead of letting it wait.
+// Accept returns the next connection. While there are too many, it closes each new connection at once, instead of letting it wait.
 func (d *door) Accept() (net.Conn, error) {
 	for {
 		accepted, err := d.Listener.Accept()
@@ -59,8 +59,8 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// turnOut closes the oldest connection that hasn't shown the token, if there are too many of them. So a client with the token gets in, however many
-// clients without it have connected. On a Unix socket no client counts as a stranger, because the socket's mode says who may open it.
+// turnOut puts the latest connection into the ring, and closes the connection that drops out of the ring, unless that has shown the token. So a client
+// with the token can connect, however many connections without the token there are. A Unix socket has no ring, because its mode says who may open it.
 func (d *door) turnOut(latest *conn) {
 	if d.unix {
 		return
@@ -72,12 +72,12 @@ func (d *door) turnOut(latest *conn) {
 	d.next = (d.next + 1) % len(d.strangers)
 }
 
-// conn is a connection to a client. It distinguishes a connection that the client has closed from a silent network, which net/http's server doesn't.
+// conn is a connection to a client. It distinguishes a client that has closed the connection from a silent network. net/http's server doesn't.
 type conn struct {
 	net.Conn
 	door  *door
 	known atomic.Bool   // a request on the connection has passed access.check
-	whole atomic.Bool   // a request is complete, and not answered yet
+	whole atomic.Bool   // a request has arrived completely, and isn't answered yet
 	left  chan struct{} // closed when the client has closed the connection
 	leave sync.Once
 	close sync.Once
@@ -89,8 +89,8 @@ func connOf(r *http.Request) *conn { return r.Context().Value(connKey{}).(*conn)
 
 var errFollowed = errors.New("the request is followed by another one while it lasts")
 
-// Read ends the connection if another request follows an unanswered one. Otherwise net/http's server would keep the bytes that it has read, and no
-// longer notice that the client leaves.
+// Read closes the connection if the client sends another request before the first is answered. Otherwise net/http's server would stop reading, and
+// wouldn't notice when the client leaves.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.note(err)
@@ -107,8 +107,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline bounds each wait on a connection that hasn't shown the token by bodyTimeout, even the wait for the next request. Clients without
-// the token may ask for /healthz, and could otherwise keep many connections open.
+// SetReadDeadline allows at most bodyTimeout on a TCP connection that hasn't shown the token, even between two requests. Otherwise clients without
+// the token could keep many connections open by asking for /healthz.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	if most := time.Now().Add(bodyTimeout); !c.door.unix && !c.known.Load() && (t.IsZero() || t.After(most)) {
 		t = most
@@ -122,7 +122,7 @@ func (c *conn) note(err error) {
 	}
 }
 
-// Close closes the connection, and so allows another one.
+// Close closes the connection, and makes room for another one.
 func (c *conn) Close() error {
 	c.close.Do(func() { c.door.room.Add(1) })
 	return c.Conn.Close()
@@ -131,7 +131,7 @@ func (c *conn) Close() error {
 // silence is how long a client's machine may send nothing before it counts as cut off.
 const silence = 5 * time.Second
 
-// noticeSilence makes the kernel end a TCP connection when the other side doesn't answer any more.
+// noticeSilence makes the kernel end a TCP connection whose other side no longer answers the kernel's packets.
 func noticeSilence(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

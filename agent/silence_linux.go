@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacknowledged makes the kernel end a connection whose other side doesn't acknowledge data in time. Keepalive probes alone don't, because the
-// kernel sends them only while a connection is idle.
+// limitUnacknowledged makes the kernel end a connection whose other side doesn't acknowledge data in time. Keepalive probes don't cover this case,
+// because the kernel sends them only while all data is acknowledged.
 func limitUnacknowledged(t *net.TCPConn) {
 	raw, err := t.SyscallConn()
 	if err != nil {

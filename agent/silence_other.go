@@ -4,5 +4,5 @@ package agent
 
 import "net"
 
-// limitUnacknowledged does nothing. Systems other than Linux end a connection with unacknowledged data on their own, but only after minutes.
+// limitUnacknowledged does nothing. Systems other than Linux end a connection whose data isn't acknowledged, too, but only after minutes.
 func limitUnacknowledged(*net.TCPConn) {}

@@ -12,24 +12,24 @@ import (
 
 // stream is the response to a client that holds a lock: lines that say how long the lock is valid.
 //
-// Each line promises the client that it has the lock until a certain time. A client that is cut off, or that reads late, relies on the latest promise
-// that it has read. So unless the client itself ends the hold, the agent keeps the lock until the latest promised time.
+// Each line promises the client the lock until a certain time. A client that is cut off, or that reads late, relies on the latest promise that it has
+// read. So unless the client itself releases the lock, the agent keeps the lock until the latest promised time.
 type stream struct {
 	*exchange
 	lock  *redlock.Lock // the lock that the lines are about; nil for none
-	quiet bool          // a renewal sends no line, because the client perhaps doesn't read while it holds the lock
+	quiet bool          // a renewal sends no line, because the client may not read while it holds the lock
 	line  []byte
 
 	span     time.Duration // the length of the lease when the hold began
-	until    time.Time     // the end of the lease in the newest line
-	promised time.Time     // the latest end of the lease in any line
+	until    time.Time     // the end of the lease according to the newest line
+	promised time.Time     // the latest end of the lease according to any line
 	echoed   int64         // the newest mark that was answered
 }
 
 var errLeft = errors.New("the client has left without ending its request")
 
-// hold sends the first line, to which it appends more: JSON fields that begin with a comma, or nothing. It sends lines until the hold ends, and
-// returns nil if the client has ended it in order. When hold returns, nobody relies on the lock any more, unless the lock was lost.
+// hold sends the first line, to whose JSON fields it appends more, and further lines for as long as the client holds the lock. It returns nil if the
+// client has released the lock in order. When hold returns, the client doesn't rely on the lock any more, unless the lock was lost.
 func (s *stream) hold(more []byte, heartbeat time.Duration) error {
 	s.endWait()
 	err := s.begin(more)
@@ -63,7 +63,7 @@ func (s *stream) begin(more []byte) error {
 }
 
 // keep sends a line after each mark and, unless the stream is quiet, at each renewal. It returns nil when the client can send nothing more, and
-// otherwise the reason why the hold has ended.
+// otherwise the reason why it sends no more lines.
 func (s *stream) keep(heartbeat time.Duration) error {
 	began := time.Now()
 	s.span = s.until.Sub(began)
@@ -71,7 +71,7 @@ func (s *stream) keep(heartbeat time.Duration) error {
 		next := s.nextCheck()
 		mark, received := s.newest()
 		if heartbeat > 0 {
-			silent := min(time.Since(received), time.Since(began)) // a waiting client sends no marks, so count from the start of the hold
+			silent := min(time.Since(received), time.Since(began)) // a client that waits for the lock sends no marks, so count from when it got the lock
 			if silent > heartbeat {
 				s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
 				return errors.Join(errLeft, s.control.Flush())
@@ -98,13 +98,13 @@ func (s *stream) keep(heartbeat time.Duration) error {
 	}
 }
 
-// nextCheck returns how long keep sleeps before it looks whether the lease was renewed. The locker renews a lease when a third of it is over.
+// nextCheck returns how long keep sleeps before it checks whether the lease was renewed. The locker renews a lease when a third of its time is over.
 func (s *stream) nextCheck() time.Duration {
 	return max(s.span/20, time.Until(s.lock.Until())-s.span*3/5, 5*time.Millisecond)
 }
 
-// lapse waits until the client can't rely on the lock any more: the client has ended its request or closed the connection, or the promises of all
-// lines are over.
+// lapse waits until the client can't rely on the lock any more: the client has ended its request in order, the latest promised time is over, or the
+// lock is lost. The end of the connection counts as well, unless the exchange lingers.
 func (s *stream) lapse() {
 	if s.lock == nil {
 		return
@@ -129,8 +129,8 @@ func (s *stream) lapse() {
 	}
 }
 
-// appendValidity appends the time from the newest mark to the end of the lease. The client adds it to the time at which it began to send the mark,
-// which is earlier. So however late the line arrives, the client never believes in its lock for too long.
+// appendValidity appends how long after the newest mark the lease ends. The agent counts from when it received the mark, and the client from when it
+// began to send the mark, which is earlier. So the client never relies on its lock for too long, however late the line arrives.
 func (s *stream) appendValidity() {
 	mark, received := s.newest()
 	s.echoed = mark
@@ -156,7 +156,7 @@ func (s *stream) put() {
 	_, _ = s.w.Write(s.line) // Flush returns the error
 }
 
-// end writes the last line. net/http's server sends it with the end of the response.
+// end writes the last line. It doesn't flush the line, because net/http's server sends it with the end of the response.
 func (s *stream) end(fields any) {
 	s.conn.whole.Store(false)
 	text, _ := json.Marshal(fields) // all of these values can be encoded
@@ -169,9 +169,9 @@ type lostLine struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// releasedLine is the last line of a lock that the client has given back.
+// releasedLine is the last line for a client that has released its lock.
 type releasedLine struct {
-	Released    bool   `json:"released"`              // the lock had not ended before the client gave it back
+	Released    bool   `json:"released"`              // the client still had the lock when it released it
 	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may stay locked until the TTL is over
 	Forgotten   bool   `json:"forgotten,omitempty"`   // the work is done, but no quorum remembers it
 	Detail      string `json:"detail,omitempty"`

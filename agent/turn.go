@@ -43,7 +43,7 @@ type turn struct {
 	begun bool
 }
 
-// serveTurn takes the locks for a request of a gateway's client, and holds them for as long as the gateway keeps its own request open.
+// serveTurn takes the locks for a request of a gateway's client, and holds them for as long as the gateway keeps its request to the agent open.
 func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	t := &turn{agent: a, exchange: x, stream: &stream{exchange: x}}
 	if !x.open {
@@ -72,8 +72,8 @@ func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	return nil
 }
 
-// headless is the ResponseWriter that the rule gets. It drops what is written, because the gateway sends the response. Its ResponseController sets
-// the deadline for reading the body.
+// headless is the ResponseWriter that the rule gets. It drops the response, because the gateway sends one itself. The rule uses the
+// ResponseController to set the deadline for reading the body.
 type headless struct {
 	header http.Header
 	*http.ResponseController
@@ -102,8 +102,8 @@ func (t *turn) read() error {
 	return t.describe()
 }
 
-// describe makes the request of the gateway's client as a server would have received it. While the request waits, its context ends if the gateway
-// leaves. After the wait the context lasts as long as the turn, because the work may go on after its client has left.
+// describe makes the request of the gateway's client as a server would have received it. While the request waits for its lock, its context ends if the
+// gateway leaves. After the wait the context lasts as long as the turn, because the work may continue when the gateway's client has left.
 func (t *turn) describe() error {
 	u, err := parseTarget(t.sent.Method, t.sent.Target)
 	if err != nil {
@@ -148,7 +148,7 @@ func parseTarget(method, target string) (*url.URL, error) {
 	return u, err
 }
 
-// hold is the handler behind the rule. It returns when the gateway ends its request.
+// hold is the handler that the rule calls when it has the locks. It returns when the gateway ends its request to the agent.
 func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	if err := t.dropBody(r); err != nil {
 		return errors.Join(errLeft, err)
@@ -159,7 +159,7 @@ func (t *turn) hold(_ http.ResponseWriter, r *http.Request) error {
 	return t.stream.hold(t.changes(r, taken), 0)
 }
 
-// dropBody reads the body to its end, and so frees its memory. Only the upstream needs the body from now on, and the gateway sends it.
+// dropBody reads the body to its end, and so frees its memory. Only the upstream still needs the body, and the gateway sends it there.
 func (t *turn) dropBody(r *http.Request) error {
 	var body io.Reader = r.Body
 	switch {
@@ -172,7 +172,7 @@ func (t *turn) dropBody(r *http.Request) error {
 	return err
 }
 
-// unlock returns the error of the release. It is for a turn that has ended in order.
+// unlock returns the error of the lock's release, for a turn that the gateway has ended in order.
 func (t *turn) unlock() error {
 	if t.stream.lock == nil {
 		return nil
@@ -180,7 +180,8 @@ func (t *turn) unlock() error {
 	return t.stream.lock.Unlock() // the rule has released the lock, and a second Unlock returns the same error
 }
 
-// changes returns the fields of the first line that say how the gateway must change the request's headers.
+// changes returns the JSON fields of the first line that say how the gateway must change the request's headers. If there is a lock, they begin with a
+// comma, because the fields of the lock come before them.
 func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 	change := struct {
 		Pass    bool               `json:"pass,omitempty"`
@@ -215,7 +216,8 @@ func (t *turn) changes(r *http.Request, taken middleware.Turn) []byte {
 	return text
 }
 
-// frames is the body that a gateway sends in frames. A frame's length in decimal is on a line before the frame; a frame of 0 bytes is the end.
+// frames is the body of a request, which the gateway sends in frames. A line before each frame has its length in decimal. A frame of 0 bytes is the
+// end.
 type frames struct {
 	from *bufio.Reader
 	left int64
