@@ -35,8 +35,8 @@ type lockRequest struct {
 	Pulse     rule.Duration  `json:"pulse"`    // how often a waiting client gets an interim response; 0: never
 	Quiet     bool           `json:"quiet"`    // the client gets a line at the beginning, after each mark and at the end, but none for a renewal
 	Linger    bool           `json:"linger"`   // if the connection ends before the body, the lock stays until the time that the lines have promised
-	OncePer   rule.Duration  `json:"once_per"` // how long the work counts as done, if the body ends with the word done; 0: the work is not recorded
-	Once      rule.Duration  `json:"once"`     // as OncePer, but for work with a result, which is the text after the word done
+	OncePer   *rule.Duration `json:"once_per"` // how long the work counts as done, if the body ends with the word done; nil: the work is not recorded
+	Once      *rule.Duration `json:"once"`     // as OncePer, but for work with a result, which is the text after the word done
 
 	Most middleware.Concurrency `json:"concurrency"` // nil: 1
 }
@@ -51,7 +51,7 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 		return err
 	}
 	x.lingers = request.Linger
-	if request.Once > 0 {
+	if request.Once != nil {
 		x.most = len(done) + 1 + maxLockLine
 	}
 	x.watch()
@@ -72,10 +72,10 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 			end.Forgotten, end.Detail = true, "what the client said at the end is too long: nothing is remembered"
 		}
 		s.end(end)
-	case isDone && request.OncePer > 0:
+	case isDone && request.OncePer != nil:
 		s.end(releasedFor(lock.UnlockDone()))
-	case isDone && request.Once > 0:
-		s.end(releasedFor(lock.UnlockWith(result, time.Duration(request.Once))))
+	case isDone && request.Once != nil:
+		s.end(releasedFor(lock.UnlockWith(result, time.Duration(*request.Once))))
 	default:
 		s.end(releasedFor(lock.Unlock()))
 	}
@@ -104,7 +104,7 @@ func readLockRequest(x *exchange) (*lockRequest, error) {
 		return nil, lineError(err)
 	}
 	request, err := parseLockRequest(text)
-	if err == nil && (request.Heartbeat != 0 || request.OncePer != 0 || request.Once != 0) && !x.open {
+	if err == nil && (request.Heartbeat != 0 || request.OncePer != nil || request.Once != nil) && !x.open {
 		err = errors.New("heartbeat, once_per and once: they need a body that is sent in chunks, and kept open for what the client says")
 	}
 	if err != nil {
@@ -145,9 +145,11 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 		}
 	}
 	switch {
-	case request.Once != 0 && time.Duration(request.Once) < time.Millisecond:
-		return nil, fmt.Errorf("once %v: must be at least 1ms", time.Duration(request.Once))
-	case request.Once > 0 && request.OncePer > 0:
+	case request.Once != nil && time.Duration(*request.Once) < time.Millisecond:
+		return nil, fmt.Errorf("once %v: must be at least 1ms", time.Duration(*request.Once))
+	case request.OncePer != nil && time.Duration(*request.OncePer) < redlock.MinPeriod: // 0 is none in the library
+		return nil, fmt.Errorf("once_per %v: must be at least %v", time.Duration(*request.OncePer), redlock.MinPeriod)
+	case request.Once != nil && request.OncePer != nil:
 		return nil, errors.New("once and once_per: want one of them")
 	}
 	if request.Heartbeat < 0 {
@@ -187,22 +189,23 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 			opts = append(opts, redlock.WithConcurrencyOf(request.Keys[i], n))
 		}
 	}
-	if request.OncePer != 0 {
-		opts = append(opts, redlock.WithOncePer(time.Duration(request.OncePer)))
+	if request.OncePer != nil {
+		opts = append(opts, redlock.WithOncePer(time.Duration(*request.OncePer)))
 	}
-	if request.Once != 0 {
+	if request.Once != nil {
 		opts = append(opts, redlock.WithRecall())
 	}
 	defer x.pulse(time.Duration(request.Pulse))()
 	defer context.AfterFunc(a.stopping, func() { x.stopWait(errStopping) })()
 	lock, err := a.locker.LockAll(x.wait, request.Keys, opts...)
+	var done *redlock.DoneError
 	switch cause := context.Cause(x.wait); {
 	case err == nil:
 		return lock, nil
 	case cause == errStopping:
 		return nil, errStopping
-	case errors.Is(err, redlock.ErrDone):
-		return nil, doneProblem(err)
+	case errors.As(err, &done):
+		return nil, doneProblem(done, request.OncePer != nil)
 	case !isOfLock(err):
 		text := strings.TrimPrefix(err.Error(), "redlock: ")
 		if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {

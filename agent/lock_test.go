@@ -350,11 +350,30 @@ func TestOncePer(t *testing.T) {
 		late.close()
 	}
 	requireFree(t, locker, "k") // for who doesn't ask whether it is done
-	for _, wrong := range []string{`{"key":"k","once_per":"1ms"}`, `{"keys":["k","l"],"once_per":"1h"}`} {
+	for _, wrong := range []string{`{"key":"k","once_per":"1ms"}`, `{"key":"k","once_per":"0s"}`, `{"keys":["k","l"],"once_per":"1h"}`} {
 		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", wrong, h.response.Status)
 		}
 	}
+}
+
+// TestDoneInPeriod: who comes after the work of a period is told when it was done, and when it may be done again.
+func TestDoneInPeriod(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *simnet.Net, _ *redlock.Locker, client *http.Client) {
+		const body = `{"key":"k","once_per":"1h","quiet":true}`
+		h := post(t, client, "/v1/lock", body)
+		h.first()
+		time.Sleep(10 * time.Minute)
+		_, _ = io.WriteString(h.body, "done")
+		h.end()
+		time.Sleep(14 * time.Minute)
+		late := post(t, client, "/v1/lock", body)
+		text, _ := io.ReadAll(late.response.Body)
+		want := `"detail":"it was done in this period, 14m0s ago, and may be done again in 30m0s","retry_after":1800}`
+		if got := late.response; !strings.HasSuffix(strings.TrimSpace(string(text)), want) || got.Header.Get("Retry-After") != "1800" {
+			t.Errorf("after the work was done: %v, %s, want %s", got.Header, text, want)
+		}
+	})
 }
 
 // TestOnce: the result that follows the word done is the answer to whoever asks for the same work, however long it is.
@@ -384,7 +403,7 @@ func TestOnce(t *testing.T) {
 	if last := h.end(); last.Released == nil || !*last.Released || !last.Forgotten {
 		t.Errorf("a result that is too long: last line %+v, want released, and forgotten", last)
 	}
-	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`, `{"key":"k","once":"1us"}`} {
+	for _, wrong := range []string{`{"key":"k","once":"1h","once_per":"1h"}`, `{"keys":["k","l"],"once":"1h"}`, `{"key":"k","once":"-1s"}`, `{"key":"k","once":"1us"}`, `{"key":"k","once":"0s"}`} {
 		if h := post(t, client, "/v1/lock", wrong); h.response.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: %s", wrong, h.response.Status)
 		}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -19,7 +21,8 @@ type problem struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 
-	Result *string `json:"result,omitempty"` // the result of work that was done before; nil for none
+	Result     *string `json:"result,omitempty"`      // the result of work that was done before; nil for none
+	RetryAfter int64   `json:"retry_after,omitempty"` // the seconds until the work may be done again; 0: not known
 
 	outcome string // the header Redlock-Outcome: "done" if the work was done before, and otherwise ""
 }
@@ -30,12 +33,16 @@ func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
 
-// doneProblem is the problem for a client whose work another client has already done. It contains the result of the work, if there is one.
-func doneProblem(err error) *problem {
-	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "it was done in this period", outcome: "done"}
-	var done *redlock.DoneError
-	if errors.As(err, &done) && utf8.Valid(done.Result) {
-		p.Detail, p.Result = "its result is remembered", new(string(done.Result))
+// doneProblem is the problem for a client whose work another client has already done: with its result, or for the work of a period with the times.
+func doneProblem(done *redlock.DoneError, ofPeriod bool) *problem {
+	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "its result is remembered", outcome: "done"}
+	switch {
+	case ofPeriod:
+		again := (done.Keep + time.Second - 1).Truncate(time.Second)
+		p.RetryAfter = int64(again / time.Second)
+		p.Detail = fmt.Sprintf("it was done in this period, %v ago, and may be done again in %v", done.Ago.Truncate(time.Second), again)
+	case utf8.Valid(done.Result):
+		p.Result = new(string(done.Result))
 	}
 	return p
 }
@@ -53,8 +60,11 @@ func (p *problem) write(w http.ResponseWriter) {
 	if p.Status == http.StatusUnauthorized {
 		h.Set("Www-Authenticate", "Bearer")
 	}
-	if p.Status == http.StatusServiceUnavailable {
+	switch {
+	case p.Status == http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
+	case p.RetryAfter > 0:
+		h.Set("Retry-After", strconv.FormatInt(p.RetryAfter, 10))
 	}
 	if p == errStopping {
 		h.Set("Connection", "close") // so that the client's next request reaches the agent that takes over from this one

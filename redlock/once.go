@@ -91,7 +91,7 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 		}
 		began := m.Took + m.Kept - done.Keep // how long ago the work began
 		if began-time.Since(came) < m.Lasts {
-			return nil, err
+			return nil, &DoneError{Fence: done.Fence, Keep: done.Keep, Ago: m.Kept - done.Keep}
 		}
 		// The work belongs to an earlier period, which it has outlasted. Its mark is still there for calls that came within that period.
 		if try || o.wait == 0 {
@@ -123,11 +123,12 @@ func (l *Locker) outlast(ctx context.Context, keep, wait time.Duration) error {
 	return nil
 }
 
-// DoneError is the error of a call with WithRecall for a key whose result is remembered. It matches ErrDone.
+// DoneError is the error of a call with WithRecall or WithOncePer for a key whose work is done. It matches ErrDone.
 type DoneError struct {
-	Result []byte        // from UnlockWith; calls that have waited together share it: don't change it
+	Result []byte        // from UnlockWith; nil for WithOncePer. Calls that have waited together share it: don't change it
 	Fence  uint64        // the fencing token of the lock under which the work was done
-	Keep   time.Duration // how long the result is still remembered, at least on one master
+	Keep   time.Duration // how long the work is still remembered, at least on one master; then it may be done again
+	Ago    time.Duration // how long ago the work was done; 0 without WithOncePer
 }
 
 func (e *DoneError) Error() string { return ErrDone.Error() }
