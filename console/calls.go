@@ -2,7 +2,6 @@ package console
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -29,82 +28,38 @@ func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
 	return slices.DeleteFunc(all, func(k redlock.KeyStatus) bool { return k.Waiting == 0 && deliveries[k.Key] })
 }
 
-// turnOf returns nil if the turn isn't known.
-func turnOf(told *inspect.Turn) *Turn {
+// turnOf returns the turn as JSON shows it, or nil if the turn isn't known.
+func turnOf(told *inspect.Turn) *inspect.Turn {
 	if told == nil {
 		return nil
 	}
-	return &Turn{Call: callOf(told.Call), Waiting: told.Waiting, Line: lineOf(told.Line)}
+	return &inspect.Turn{Call: callOf(told.Call), Waiting: told.Waiting, Line: lineOf(told.Line)}
 }
 
 // maxLine is how many calls of a line are shown.
 const maxLine = 20
 
-func lineOf(line []redlock.Call) (shown []Call) {
+func lineOf(line []redlock.Call) (shown []redlock.Call) {
 	for _, c := range line[:min(len(line), maxLine)] {
 		shown = append(shown, callOf(c))
 	}
 	return shown
 }
 
-func callOf(c redlock.Call) Call {
-	return Call{Rule: c.Label, Since: utc(c.Since), Request: requestOf(c.Request)}
+func callOf(c redlock.Call) redlock.Call {
+	c.Since, c.Request = utc(c.Since), requestOf(c.Request)
+	return c
 }
 
-func requestOf(r *redlock.Request) *Request {
-	if r == nil || *r == (redlock.Request{}) {
+func requestOf(r *redlock.Request) *redlock.Request {
+	if r != nil && *r == (redlock.Request{}) {
 		return nil
 	}
-	return &Request{Method: r.Method, Path: r.Path, ID: r.ID, TraceID: r.TraceID, Client: r.Client, Delivery: r.Delivery}
+	return r
 }
 
-// String returns the request as one line of text.
-func (r *Request) String() string {
-	if r == nil {
-		return ""
-	}
-	text := strings.TrimSpace(r.Method + " " + r.Path)
-	if r.ID != "" {
-		text += ", request " + r.ID
-	}
-	if r.TraceID != "" {
-		text += ", trace " + r.TraceID
-	}
-	if r.Client != "" {
-		text += ", client " + r.Client
-	}
-	return strings.TrimPrefix(text, ", ")
-}
-
-// String returns the call as one line of text.
-func (c Call) String() string {
-	text := c.Request.String()
-	if c.Rule != "" {
-		text += ", rule " + c.Rule
-	}
-	return strings.TrimPrefix(text, ", ")
-}
-
-// String returns the call as one line of text.
-func (t *Turn) String() string {
-	if t == nil {
-		return ""
-	}
-	return t.Call.String()
-}
-
-// More returns how many calls of the process wait besides those in Line. If waits is true, the call of the turn waits as well,
-// and isn't counted.
-func (t *Turn) More(waits bool) int {
-	n := t.Waiting - len(t.Line)
-	if waits {
-		n--
-	}
-	return max(0, n)
-}
-
-// Besides returns the key that the request has locked for its delivery, if that is not the given one.
-func (r *Request) Besides(key string) string {
+// besides returns the key that the request has locked for its delivery, if that is not the given one.
+func besides(key string, r *redlock.Request) string {
 	if r == nil || r.Delivery == key {
 		return ""
 	}
@@ -113,12 +68,14 @@ func (r *Request) Besides(key string) string {
 
 // line has the calls behind another one, as the page shows them.
 type line struct {
-	Calls []Call
+	Calls []redlock.Call
 	More  int
 	now   time.Time
 }
 
-func lineBehind(t *Turn, waits bool, now time.Time) line { return line{t.Line, t.More(waits), now} }
+func lineBehind(t *inspect.Turn, waits bool, now time.Time) line {
+	return line{t.Line, t.More(waits), now}
+}
 
 func (l line) For(since time.Time) float64 { return max(0, l.now.Sub(since).Seconds()) }
 

@@ -129,7 +129,7 @@ func TestPages(t *testing.T) {
 	}
 	for i, l := range first.Locks {
 		lock := locks[keys[i]]
-		if l.Key != keys[i] || l.Rule != "orders" || !l.Held || l.Fence != lock.Fence() || l.Since.IsZero() || l.Until.Before(l.Since) || l.Waiting != 0 {
+		if l.Key != keys[i] || l.Label != "orders" || !l.Held || l.Fence != lock.Fence() || l.Since.IsZero() || l.Until.Before(l.Since) || l.Waiting != 0 {
 			t.Errorf("%+v", l)
 		}
 	}

@@ -87,13 +87,13 @@ func TestTurns(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, redistest.Start(t, 1))
 	base := mount(t, l)
-	request := console.Request{Method: "POST", Path: "/<i>pay", ID: "r-1", TraceID: "t-1"}
+	request := redlock.Request{Method: "POST", Path: "/<i>pay", ID: "r-1", TraceID: "t-1"}
 	lock := mustLock(t, l, "order:42", redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{Method: request.Method, Path: request.Path, ID: request.ID, TraceID: request.TraceID}))
 	if all := ask[console.Locks](t, http.MethodGet, base+"locks", http.StatusOK).Locks; len(all) != 1 || all[0].Request == nil || *all[0].Request != request {
 		t.Errorf("%+v", all)
 	}
 	seen := ask[console.Inspection](t, http.MethodGet, base+"locks/order:42", http.StatusOK).Lockers[0]
-	if turn := seen.Turn; turn == nil || turn.Rule != "pay" || turn.Since.IsZero() || turn.Request == nil || *turn.Request != request {
+	if turn := seen.Turn; turn == nil || turn.Label != "pay" || turn.Since.IsZero() || turn.Request == nil || *turn.Request != request {
 		t.Errorf("%+v", turn)
 	}
 	for _, path := range []string{"", "?key=order:42"} {
@@ -149,12 +149,12 @@ func TestDeliveryIsOneRow(t *testing.T) {
 	eventually(t, "one waits", func() bool { return l.Status().Waiting == 1 })
 	lock := list("").Locks[0]
 	turn := ask[console.Inspection](t, http.MethodGet, base+"locks/"+key, http.StatusOK).Lockers[0].Turn
-	for where, line := range map[string][]console.Call{"in the list": lock.Line, "inspected": turn.Line} {
-		if len(line) != 1 || line[0].Rule != "pay" || line[0].Since.IsZero() || line[0].Request.Client != "<b>ob" {
+	for where, line := range map[string][]redlock.Call{"in the list": lock.Line, "inspected": turn.Line} {
+		if len(line) != 1 || line[0].Label != "pay" || line[0].Since.IsZero() || line[0].Request.Client != "<b>ob" {
 			t.Errorf("%s: %+v", where, line)
 		}
 	}
-	if page := text(t, base+"?key="+key); !strings.Contains(page, "client &lt;b&gt;ob, rule pay</li>") {
+	if page := text(t, base+"?key="+key); !strings.Contains(page, "client &lt;b&gt;ob, label pay</li>") {
 		t.Errorf("the page:\n%s", page)
 	}
 	wait(delivery, "")

@@ -72,18 +72,18 @@ type Locks struct {
 
 // Lock is a key that this process holds or waits for. A key that several lockers know is listed once for each of them.
 type Lock struct {
-	Key     string    `json:"key"`
-	Rule    string    `json:"rule,omitempty"` // the label of its lock; the middleware's is the name of the rule
-	Held    bool      `json:"held"`
-	Since   time.Time `json:"since,omitzero"` // since when it has been held; or waited for, if this process doesn't hold it
-	Until   time.Time `json:"until,omitzero"` // when its lease ends, unless it is renewed
-	Fence   uint64    `json:"fence,omitempty"`
-	Slot    *int      `json:"slot,omitempty"` // the slot that is held, of Slots; nil for a key that one request holds at a time
-	Slots   int       `json:"slots,omitempty"`
-	Waiting int       `json:"waiting"`           // calls of this process that wait for the key
-	Line    []Call    `json:"line,omitempty"`    // the first 20 of these calls, without the call that the other fields are about
-	Request *Request  `json:"request,omitempty"` // the request that holds the key, or the first one in line
-	Href    string    `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
+	Key     string           `json:"key"`
+	Label   string           `json:"label,omitempty"` // of its lock; the middleware's is the name of the rule
+	Held    bool             `json:"held"`
+	Since   time.Time        `json:"since,omitzero"` // since when it has been held; or waited for, if this process doesn't hold it
+	Until   time.Time        `json:"until,omitzero"` // when its lease ends, unless it is renewed
+	Fence   uint64           `json:"fence,omitempty"`
+	Slot    *int             `json:"slot,omitempty"` // the slot that is held, of Slots; nil for a key that one request holds at a time
+	Slots   int              `json:"slots,omitempty"`
+	Waiting int              `json:"waiting"`           // calls of this process that wait for the key
+	Line    []redlock.Call   `json:"line,omitempty"`    // the first 20 of these calls, without the call that the other fields are about
+	Request *redlock.Request `json:"request,omitempty"` // the request that holds the key, or the first one in line
+	Href    string           `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
 
 // Inspection is the response of GET /locks/{key}, and of GET /locks/{key}?slot=N: 404 if no master knows the key, and 503 if too few of them answer.
@@ -100,7 +100,7 @@ type InspectedLocker struct {
 	Fence      uint64            `json:"fence,omitempty"` // of that lock
 	Holder     string            `json:"holder,omitempty"`
 	TTLSeconds float64           `json:"ttl_seconds,omitempty"`
-	Turn       *Turn             `json:"turn,omitempty"`   // the call that has the lock, as its process tells it
+	Turn       *inspect.Turn     `json:"turn,omitempty"`   // the call that has the lock, as its process tells it
 	Remembered bool              `json:"remembered"`       // whether a quorum remembers the result
 	Result     *Result           `json:"result,omitempty"` // the last one that any master remembers
 	Masters    []InspectedMaster `json:"masters"`
@@ -112,38 +112,11 @@ type InspectedLocker struct {
 
 // TakenSlot is a slot of a key, if a quorum of the masters has the same lock on the slot.
 type TakenSlot struct {
-	Slot       int     `json:"slot"`
-	Fence      uint64  `json:"fence,omitempty"`
-	Holder     string  `json:"holder"`
-	TTLSeconds float64 `json:"ttl_seconds"`
-	Turn       *Turn   `json:"turn,omitempty"`
-}
-
-// Turn is a call that holds a key, or waits for it. The process of the call tells the masters of it after some seconds. The process that is asked
-// knows its own calls at once.
-type Turn struct {
-	Call
-	Waiting int    `json:"waiting"`        // calls of that process that wait for the key
-	Line    []Call `json:"line,omitempty"` // the calls that wait behind this one, at most 20
-}
-
-// Call is a call that holds a key or waits for it. Since is when it got the key, or when it came.
-type Call struct {
-	Rule    string    `json:"rule,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
-	Request *Request  `json:"request,omitempty"`
-}
-
-// Request is the request that needs a lock: see redlock.Request.
-type Request struct {
-	Method  string `json:"method,omitempty"`
-	Path    string `json:"path,omitempty"` // without its query
-	ID      string `json:"id,omitempty"`
-	TraceID string `json:"trace_id,omitempty"`
-	Client  string `json:"client,omitempty"` // who has sent it, if its rule shows that
-	// The key that is locked besides, for the delivery of the request. It has a row of its own in Locks only if somebody waits
-	// for it.
-	Delivery string `json:"delivery,omitempty"`
+	Slot       int           `json:"slot"`
+	Fence      uint64        `json:"fence,omitempty"`
+	Holder     string        `json:"holder"`
+	TTLSeconds float64       `json:"ttl_seconds"`
+	Turn       *inspect.Turn `json:"turn,omitempty"`
 }
 
 // Result has the facts about a result that is remembered, such as a response to a delivery, without its content.
@@ -167,9 +140,9 @@ type InspectedMaster struct {
 
 // InspectedWaiter is a process that waits for a key on a master.
 type InspectedWaiter struct {
-	Process string    `json:"process"`
-	Since   time.Time `json:"since,omitzero"`
-	Turn    *Turn     `json:"turn,omitempty"` // the first call that waits, as the process tells it
+	Process string        `json:"process"`
+	Since   time.Time     `json:"since,omitzero"`
+	Turn    *inspect.Turn `json:"turn,omitempty"` // the first call that waits, as the process tells it
 }
 
 // Released is the response of DELETE /locks/{key}?fence=N, with &slot=N if several may hold the key: 400 without fence, 404 if no master

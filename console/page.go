@@ -22,6 +22,7 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"runbook": runbook,
 	"slotted": slotted,
 	"brief":   brief,
+	"besides": besides,
 	"line":    lineBehind,
 	"href":    hrefOf,
 	"count":   count,

@@ -106,7 +106,7 @@ func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) L
 	for _, key := range page {
 		lock := Lock{
 			Key:     key.Key,
-			Rule:    key.Label,
+			Label:   key.Label,
 			Held:    key.Held,
 			Since:   utc(key.Since),
 			Until:   utc(key.Until),

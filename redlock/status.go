@@ -326,21 +326,44 @@ func turnOf(c Call) heartbeat.Turn {
 
 // Request describes the request for which a lock is taken: see WithRequest. Each field may be empty.
 type Request struct {
-	Method  string `json:"m,omitempty"`
-	Path    string `json:"p,omitempty"`
-	ID      string `json:"i,omitempty"` // the ID of the request, as in the header X-Request-Id
-	TraceID string `json:"t,omitempty"` // the trace ID of W3C Trace Context
-	Client  string `json:"c,omitempty"` // the sender of the request
+	Method  string `json:"method,omitempty"`
+	Path    string `json:"path,omitempty"`     // without the query
+	ID      string `json:"id,omitempty"`       // the ID of the request, as in the header X-Request-Id
+	TraceID string `json:"trace_id,omitempty"` // the trace ID of W3C Trace Context
+	Client  string `json:"client,omitempty"`   // the sender of the request, if the rule shows the sender
 	// Delivery is the key of the request's delivery, which the request has also locked so that nobody else works on the delivery. Package middleware
 	// sets it.
-	Delivery string `json:"d,omitempty"`
+	Delivery string `json:"delivery,omitempty"`
+}
+
+// String returns the request as one line of text. The text doesn't have the delivery.
+func (r *Request) String() string {
+	if r == nil {
+		return ""
+	}
+	text := strings.TrimSpace(r.Method + " " + r.Path)
+	for _, part := range [][2]string{{"request", r.ID}, {"trace", r.TraceID}, {"client", r.Client}} {
+		if part[1] != "" {
+			text += ", " + part[0] + " " + part[1]
+		}
+	}
+	return strings.TrimPrefix(text, ", ")
 }
 
 // Call is a call that holds a key, or waits for it.
 type Call struct {
-	Label   string    // see WithLabel
-	Since   time.Time // when the call got the lock or, if it waits, when it came; by the clock of its process
-	Request *Request  // see WithRequest; or nil
+	Label   string    `json:"label,omitempty"`   // see WithLabel
+	Since   time.Time `json:"since,omitzero"`    // when the call got the lock or, if it waits, when it came; by the clock of its process
+	Request *Request  `json:"request,omitempty"` // see WithRequest; or nil
+}
+
+// String returns the call as one line of text.
+func (c Call) String() string {
+	text := c.Request.String()
+	if c.Label != "" {
+		text += ", label " + c.Label
+	}
+	return strings.TrimPrefix(text, ", ")
 }
 
 // longTurn is how long a key is held, or waited for, before the process tells the masters: shorter turns are over before anybody asks.

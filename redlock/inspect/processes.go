@@ -144,8 +144,17 @@ func (v *View) processes(f func(id *string, turn **Turn, fence uint64)) {
 // Turn is a call that holds a key, or waits for it, as its process describes it.
 type Turn struct {
 	redlock.Call
-	Waiting int            // how many calls of that process wait for the key
-	Line    []redlock.Call // the waiting calls behind this one, the next one first; other processes see at most 20
+	Waiting int            `json:"waiting"`        // how many calls of that process wait for the key
+	Line    []redlock.Call `json:"line,omitempty"` // the waiting calls behind this one, the next one first; other processes see at most 20
+}
+
+// More returns how many calls of the process wait besides the calls in Line. If waits is true, the call of the turn waits as well, and isn't counted.
+func (t *Turn) More(waits bool) int {
+	n := t.Waiting - len(t.Line)
+	if waits {
+		n--
+	}
+	return max(0, n)
 }
 
 // told is a turn that a process has told of, with the fence of its lock; 0 for a call that waits.

@@ -208,7 +208,7 @@ var incidents = []incident{
 		name:    "a handler that hangs",
 		start:   func(t *testing.T, s *scene) { s.waits = append(s.waits, s.b.hold(t, s.web2.url+"/orders/42/pay")) },
 		command: []string{"inspect", "order:42"},
-		says:    []string{"holder web2", "POST /orders/42/pay", "rule pay"},
+		says:    []string{"holder web2", "POST /orders/42/pay", "label pay"},
 		path:    "?key=order:42",
 		page:    []string{`<span class="holder">web2</span>`, "POST /orders/42/pay", "#a-key-stays-locked"},
 		metric:  "oldest_hold_seconds",

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 func (p *Program) inspect() *cobra.Command {
@@ -147,8 +148,8 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 			if text := l.Turn.String(); text != "" {
 				paragraph(out, "for     ", text)
 			}
-			if delivery := l.Turn.Request.Besides(key); delivery != "" {
-				paragraph(out, "besides ", delivery+", for its delivery")
+			if r := l.Turn.Request; r != nil && r.Delivery != "" && r.Delivery != key {
+				paragraph(out, "besides ", r.Delivery+", for its delivery")
 			}
 		}
 		paragraph(out, "lease   ", span(seconds(l.TTLSeconds)))
@@ -209,7 +210,7 @@ func printInspection(out io.Writer, key string, l console.InspectedLocker, now t
 }
 
 // printBehind prints the calls that wait behind one in its process, which waits itself or holds the key.
-func printBehind(out io.Writer, head string, turn *console.Turn, waits bool, now time.Time) {
+func printBehind(out io.Writer, head string, turn *inspect.Turn, waits bool, now time.Time) {
 	if turn == nil {
 		return
 	}

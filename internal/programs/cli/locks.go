@@ -160,12 +160,12 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 // print prints a list of keys, for people.
 func (c *locksCommand) print(out io.Writer, locks console.Locks, now time.Time) {
 	var rows [][]string
-	heads := []string{"KEY", "RULE", "STATE", "LEASE", "FENCE", "WAITING"}
+	heads := []string{"KEY", "LABEL", "STATE", "LEASE", "FENCE", "WAITING"}
 	if slices.ContainsFunc(locks.Locks, func(l console.Lock) bool { return l.Request != nil }) {
 		heads = append(heads, "REQUEST")
 	}
 	for _, l := range locks.Locks {
-		row := []string{Printable(l.Key), orDash(l.Rule), "waits", "-", "-", strconv.Itoa(l.Waiting)}
+		row := []string{Printable(l.Key), orDash(l.Label), "waits", "-", "-", strconv.Itoa(l.Waiting)}
 		if l.Held {
 			row[2], row[3], row[4] = "held", span(max(0, l.Until.Sub(now))), strconv.FormatUint(l.Fence, 10)
 		}
@@ -183,7 +183,7 @@ func (c *locksCommand) print(out io.Writer, locks console.Locks, now time.Time) 
 			continue
 		}
 		for _, call := range l.Line {
-			row := []string{"", orDash(call.Rule), "waits " + span(max(0, now.Sub(call.Since))), "-", "-", "-"}
+			row := []string{"", orDash(call.Label), "waits " + span(max(0, now.Sub(call.Since))), "-", "-", "-"}
 			if len(heads) > len(row) {
 				row = append(row, orDash(call.Request.String()))
 			}
