@@ -141,12 +141,12 @@ func TestClientAgentDies(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = busy.Unlock() }()
-			w := a.start(t, language, "", "hold", "k")
+			w := a.start(t, language, "PATIENCE=1", "hold", "k")
 			for a.waiting(t) == 0 {
 				time.Sleep(10 * time.Millisecond)
 			}
 			_ = a.process.Kill()
-			w.expect(t, "error ")
+			w.expectError(t)
 		})
 	}
 }

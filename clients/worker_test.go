@@ -210,6 +210,14 @@ func (w *worker) expect(t *testing.T, want string) string {
 	return strings.TrimSpace(rest)
 }
 
+// expectError requires that the next line tells of an error.
+func (w *worker) expectError(t *testing.T) {
+	t.Helper()
+	if line := w.expect(t, ""); !strings.HasPrefix(line, "error ") && !strings.HasPrefix(line, "unavailable ") {
+		t.Fatalf("%q was printed, want an error", line)
+	}
+}
+
 // end tells a worker that holds a lock to end its work.
 func (w *worker) end(t *testing.T) {
 	t.Helper()
