@@ -1,5 +1,6 @@
 // Run by clients_test.go: takes a lock, and prints what becomes of it.
 import assert from "node:assert";
+import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -40,6 +41,7 @@ async function own(key) {
   await silent();
   await assert.rejects(answered(409, { "Redlock-Outcome": "done" }, '{"retry_after":7}'), (error) => error instanceof LockDone && error.retryAfter === 7);
   addresses();
+  await atExit(`${key} at exit`);
   await assert.rejects(new Agent("/nonexistent/s").lock(key, { wait: 60 }), (error) => error instanceof LockUnavailable && /ENOENT/.test(error.message));
   await assert.rejects(agent.lock(key, { ttl: "5s" }), /ttl 5s: want a number of seconds/);
   const again = await agent.lock(key, { signal: controller.signal.aborted ? undefined : controller.signal });
@@ -56,8 +58,11 @@ async function busy(key) {
   await other.unlock();
 }
 
-/** Has a result that JSON lacks: the work is done, and the error has its value. */
+/** Has a result that JSON lacks: the work is done, and the error has its value. To remember it for no time is refused before the work. */
 async function unwritable(key) {
+  for (const keep of [0, 1e-7, NaN, "1h"]) {
+    for (const once of ["once", "oncePer"]) await assert.rejects(agent[once](key, keep, () => process.exit(1)), { name: "LockError" });
+  }
   for (const value of [10n, () => {}, { toJSON: () => assert.fail() }]) {
     await assert.rejects(agent.once(`${key} unwritable`, 60, () => value), (error) => error instanceof LockNotRemembered && error.value === value);
   }
@@ -105,6 +110,22 @@ async function abortPause(key) {
     response.writeHead(503, { "Redlock-Agent": "1", "Retry-After": "60" }).end("{}");
     response.on("close", () => setTimeout(() => controller.abort(new Error("no pause")), 50));
   }, (elsewhere) => elsewhere.lock(key, { signal: controller.signal })), /no pause/);
+}
+
+/** Asks for a lock, and for its end, when its process exits. A copy of it is data. */
+async function atExit(key) {
+  const child = `
+    import { Agent } from "./redlock_agent.mjs";
+    const lock = await new Agent(process.env.ADDRESS).lock(${JSON.stringify(key)});
+    process.on("exit", () => {
+      lock.check();
+      console.log(lock.held, lock.fence > 0, Object.keys(structuredClone(lock)).join());
+      lock.unlock();
+    });
+    process.exit();`;
+  const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "--eval", child], { encoding: "utf8" });
+  assert.equal(stdout, "true true fence,slot\n", stderr);
+  await (await agent.lock(key)).unlock();
 }
 
 /** Names agents by addresses that are none, and by a URL. */
