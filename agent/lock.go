@@ -164,11 +164,15 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 // take takes the lock. The wait for the lock also ends when the client leaves, or when the agent is about to stop.
 func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	var opts []redlock.LockOption
+	wait := request.Wait
+	if request.OncePer != nil && (wait == nil || *wait > *request.OncePer) {
+		wait = request.OncePer // the next period's client asks for the lock
+	}
 	switch {
 	case request.Try:
 		opts = append(opts, redlock.WithWait(0))
-	case request.Wait != nil:
-		opts = append(opts, redlock.WithWait(time.Duration(*request.Wait)))
+	case wait != nil:
+		opts = append(opts, redlock.WithWait(time.Duration(*wait)))
 	}
 	if request.Masters != nil {
 		opts = append(opts, redlock.WithMastersWait(time.Duration(*request.Masters)))

@@ -376,6 +376,23 @@ func TestDoneInPeriod(t *testing.T) {
 	})
 }
 
+// TestPeriodBoundsWait: who asks once per period waits for the holder for no longer than the period.
+func TestPeriodBoundsWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *simnet.Net, locker *redlock.Locker, client *http.Client) {
+		busy, err := locker.TryLock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer time.AfterFunc(time.Minute, func() { _ = busy.Unlock() }).Stop()
+		began := time.Now()
+		h := post(t, client, "/v1/lock", `{"key":"k","once_per":"5s"}`)
+		if waited := time.Since(began); h.response.StatusCode != http.StatusLocked || waited < 5*time.Second || waited > 6*time.Second {
+			t.Errorf("status %d after %v, want 423 after 5s", h.response.StatusCode, waited)
+		}
+		_ = busy.Unlock()
+	})
+}
+
 // TestOnce: the result that follows the word done is the answer to whoever asks for the same work, however long it is.
 func TestOnce(t *testing.T) {
 	locker := newLocker(t, live)

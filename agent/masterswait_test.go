@@ -59,7 +59,9 @@ func TestMastersWait(t *testing.T) {
 		var all sync.WaitGroup
 		for body, want := range map[string]time.Duration{
 			`{"key":"a"}`:                                 time.Minute,
-			`{"key":"b","once_per":"10s"}`:                time.Minute,
+			`{"key":"b","once_per":"5s"}`:                 5 * time.Second,
+			`{"key":"k","once_per":"10s","wait":"3s"}`:    3 * time.Second,
+			`{"key":"l","once_per":"2h","wait":"4h"}`:     time.Minute,
 			`{"key":"c","wait":"20s"}`:                    20 * time.Second,
 			`{"key":"d","masters_wait":"7s"}`:             7 * time.Second,
 			`{"key":"e","try":true}`:                      0,
