@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,7 +30,7 @@ import (
 )
 
 func agentCmd() *cobra.Command {
-	a := agentCommand{listen: []string{"unix:/run/redlock/redlock.sock"}}
+	var a agentCommand
 	a.masters.AllowMemory = true
 	cmd := &cobra.Command{
 		Use:   "agent [flags]",
@@ -50,15 +51,18 @@ that is there already, which serves those who hold its locks to their end, and e
 		Args:                  cobra.NoArgs,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := connect.Environment(cmd.Flags()); err != nil {
+			if err := connect.WholeEnvironment(cmd.Flags()); err != nil {
 				return err
+			}
+			if len(a.listen) == 0 {
+				a.listen = []string{socketOf(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))}
 			}
 			return a.run(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
 	a.masters.AddFlags(flags)
-	flags.StringArrayVar(&a.listen, "listen", a.listen, "Address: unix:/path, or host:port, which needs a token; systemd's sockets take its place")
+	flags.StringArrayVar(&a.listen, "listen", nil, "Address: unix:/path, or host:port, which needs a token; systemd's sockets take its place (default: unix:/run/redlock/redlock.sock, and without root unix:$XDG_RUNTIME_DIR/redlock/redlock.sock)")
 	flags.BoolVar(&a.socket.replace, "replace", false, "Take the Unix sockets of an agent that listens there; it ends when its last holder has")
 	flags.StringVar(&a.operators, "operators", "", "Socket unix:/path for operators, with the whole console; its mode is 0600 (default: none)")
 	flags.StringVar(&a.socket.mode, "socket-mode", "0660", "Mode of the Unix sockets")
@@ -68,6 +72,14 @@ that is there already, which serves those who hold its locks to their end, and e
 	flags.IntVar(&a.maxClients, "max-clients", agent.DefaultMaxClients, "How many clients may hold or wait for locks")
 	connect.DurationVar(flags, &a.grace, "grace", "", 30*time.Second, "How long those who hold locks have to end when the agent ends")
 	return cmd
+}
+
+// socketOf returns the address of an agent of this user: a user without root has a folder of their own for sockets.
+func socketOf(uid int, runtimeDir string) string {
+	if uid == 0 || runtimeDir == "" {
+		runtimeDir = "/run"
+	}
+	return "unix:" + filepath.Join(runtimeDir, "redlock", "redlock.sock")
 }
 
 type agentCommand struct {

@@ -114,6 +114,8 @@ func TestAgentSettings(t *testing.T) {
 		"--token-file: open /nobody": {"--token-file", "/nobody"},
 		"--listen nonsense":          {"--listen", "nonsense"},
 		"make this folder":           {"--listen", "unix:" + filepath.Join(t.TempDir(), "missing", "too", "s")},
+		"mkdir /proc/redlock: ":      {"--listen", "unix:/proc/redlock/redlock.sock"}, // not cut out as the name of the program
+		"at most 1":                  {"--listen", "unix:/tmp/" + strings.Repeat("s", 108)},
 	} {
 		cmd := exec.Command(program, append([]string{"agent", "--masters", "memory://"}, args...)...)
 		cmd.Env = append(os.Environ(), "REDLOCK_AGENT_TOKEN=")
@@ -140,6 +142,37 @@ func TestAgentSocket(t *testing.T) {
 	}
 	a.kill()
 	a.start()
+}
+
+// TestAgentLongPath: the longest path that a socket may have.
+func TestAgentLongPath(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	a := newAgent(t, redistest.Start(t, 1))
+	a.path = dir + "/" + strings.Repeat("s", maxSocketPath-len(dir)-1)
+	a.start()
+}
+
+// TestAgentOfUser: an agent without root listens in the user's own folder, and one of root, or without such a folder, in /run.
+func TestAgentOfUser(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+	for _, c := range []struct {
+		uid  int
+		dir  string
+		want string
+	}{
+		{0, "/run/user/1000", "unix:/run/redlock/redlock.sock"},
+		{1000, "/run/user/1000", "unix:/run/user/1000/redlock/redlock.sock"},
+		{1000, "", "unix:/run/redlock/redlock.sock"},
+	} {
+		if got := socketOf(c.uid, c.dir); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
 }
 
 // TestAgentActivated gives the agent a socket as systemd does.

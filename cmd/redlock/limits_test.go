@@ -22,6 +22,17 @@ func TestLimits(t *testing.T) {
 		flag := "--" + strings.ReplaceAll(option, " ", "-") + "=" + value
 		return refusedToRun(t, flag, "k")
 	}, "max ttl", "max skew", "restart guard", "timeout", "prefix", "instance", "ttl", "wait", "max hold", "once per", "concurrency")
+	for _, env := range []string{"TTL", "WAIT", "MAX_HOLD"} { // a variable is named, and read as the flag is
+		name := "REDLOCK_" + env
+		t.Setenv(name, "nonsense")
+		if text := refusedToRun(t, "k").Error(); !strings.Contains(text, name+": ") {
+			t.Errorf("%s=nonsense: %q", name, text)
+		}
+		t.Setenv(name, "")
+	}
+	if text := refusedToRun(t, "k\xff").Error(); !strings.Contains(text, "UTF-8") {
+		t.Errorf("a key that isn't UTF-8: %q", text)
+	}
 	long := strings.Repeat("k", redlock.MaxKeyLength+1)
 	if text := refusedToRun(t, long).Error(); !strings.Contains(text, "key of 1025 bytes: must have at most 1024") {
 		t.Errorf("a long key: %q", text)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"regexp"
 
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/spf13/cobra"
@@ -71,10 +71,13 @@ func execute(root *cobra.Command) int {
 	return failed.code
 }
 
-// tell prints a line for the person who runs the command. It begins with the program's name, as errors of package redlock do.
+// tell prints a line for the person who runs the command. It begins with the program's name, as errors of package redlock do, and has it once.
 func tell(format string, args ...any) {
-	fmt.Fprintln(os.Stderr, "redlock:", strings.ReplaceAll(fmt.Sprintf(format, args...), "redlock: ", ""))
+	fmt.Fprintln(os.Stderr, "redlock:", ownName.ReplaceAllString(fmt.Sprintf(format, args...), "$1"))
 }
+
+// ownName is the name of the program before an error, and not in a path or a key.
+var ownName = regexp.MustCompile(`(^|: |\(|\n)redlock: `)
 
 // output remembers that something could not be written, such as to a disk that is full.
 type output struct {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -54,7 +54,11 @@ type runCommand struct {
 
 	key     string
 	command []string
+	flags   *pflag.FlagSet
 }
+
+// name returns what the user has written to set a flag.
+func (c *runCommand) name(flag string) string { return connect.Name(c.flags, flag) }
 
 func runCmd() *cobra.Command {
 	c := new(runCommand)
@@ -82,14 +86,18 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 		},
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.waits = cmd.Flags().Changed("wait")
-			if err := errors.Join(c.source(cmd.Flags()), c.check(cmd.Flags().Changed)); err != nil {
+			err := c.source(cmd.Flags())
+			if err == nil {
+				err = c.check()
+			}
+			if err != nil {
 				return &coded{codeUsage, err}
 			}
 			return c.run()
 		},
 	}
 	flags := cmd.Flags()
+	c.flags = flags
 	flags.SetInterspersed(false)
 	connect.DurationVar(flags, &c.wait, "wait", "w", 0, "How long to wait for the lock (default: forever, but 1m for masters)")
 	flags.BoolVarP(&c.try, "try", "n", false, "Don't wait for other holders: as --wait 0s")
@@ -128,18 +136,18 @@ func jobOf(args []string) (key string, command []string, err error) {
 	return key, command, err
 }
 
-// source decides whether to ask an agent: the one of --agent or REDLOCK_AGENT, unless the flags name masters.
+// source reads the environment, and decides whether to ask an agent: the one of --agent or REDLOCK_AGENT, unless the flags name masters.
 func (c *runCommand) source(flags *pflag.FlagSet) error {
-	if named := flags.Changed("masters") || flags.Changed("masters-file"); !named {
-		c.agent = cmp.Or(c.agent, os.Getenv("REDLOCK_AGENT"))
-	} else if c.agent != "" {
+	if flags.Changed("agent") && (flags.Changed("masters") || flags.Changed("masters-file")) {
 		return errors.New("--agent and --masters: want one of them")
 	}
-	return connect.Environment(flags)
+	return connect.WholeEnvironment(flags)
 }
 
-// check returns an error in the flags, and sets the defaults that depend on other flags.
-func (c *runCommand) check(given func(flag string) bool) error {
+// check returns an error in the settings, and sets the defaults that depend on others.
+func (c *runCommand) check() error {
+	given := func(flag string) bool { return connect.IsSet(c.flags, flag) }
+	c.waits = given("wait")
 	if c.ttl == 0 {
 		c.ttl = redlock.DefaultTTL
 		if most := c.masters.MaxTTL; most > 0 {
@@ -155,22 +163,24 @@ func (c *runCommand) check(given func(flag string) bool) error {
 	switch {
 	case len(c.key) > redlock.MaxKeyLength:
 		return fmt.Errorf("key of %d bytes: must have at most %d: use a hash of it", len(c.key), redlock.MaxKeyLength)
+	case !utf8.ValidString(c.key) || strings.ContainsRune(c.key, utf8.RuneError):
+		return errors.New("key: not UTF-8, or with the character U+FFFD: an agent would refuse it")
 	case c.wait < 0:
-		return fmt.Errorf("--wait %v: want 0s or more", c.wait)
+		return fmt.Errorf("%s %v: want 0s or more", c.name("wait"), c.wait)
 	case c.try && c.waits:
 		return errors.New("--try doesn't wait: want it without --wait")
 	case c.after < 0 || c.after > c.ttl/2:
-		return fmt.Errorf("--kill-after %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.after, c.ttl/2)
+		return fmt.Errorf("%s %v: want at most %v, half of the ttl: the command has to be gone before the lease is over", c.name("kill-after"), c.after, c.ttl/2)
 	case c.period < 0 || given("once-per") && c.period < redlock.MinPeriod:
-		return fmt.Errorf("--once-per %v: want a second at least", c.period)
+		return fmt.Errorf("%s %v: want a second at least", c.name("once-per"), c.period)
 	case c.most < 1 || c.most > redlock.MaxConcurrency:
-		return fmt.Errorf("--concurrency %d: want a number from 1 to %d", c.most, redlock.MaxConcurrency)
+		return fmt.Errorf("%s %d: want a number from 1 to %d", c.name("concurrency"), c.most, redlock.MaxConcurrency)
 	case c.most > 1 && c.period > 0:
 		return errors.New("--once-per is for one command at a time: want it without --concurrency")
 	case c.maxHold < 0:
-		return fmt.Errorf("--max-hold %v: want more than 0s", c.maxHold)
+		return fmt.Errorf("%s %v: want more than 0s", c.name("max-hold"), c.maxHold)
 	case given("attempts") && (c.attempts != 1 || c.period == 0):
-		return fmt.Errorf("--attempts %d: want 1, with --once-per: or leave it out, for as many as it takes", c.attempts)
+		return fmt.Errorf("%s %d: want 1, with --once-per: or leave it out, for as many as it takes", c.name("attempts"), c.attempts)
 	case given("skip-code") && c.period == 0:
 		return errors.New("--skip-code belongs to --once-per")
 	case c.heldCode < 0 || c.heldCode > 255 || c.skipCode < 0 || c.skipCode > 255:
@@ -278,7 +288,7 @@ func (c *runCommand) refused(err error) error {
 	case errors.As(err, new(*coded)):
 		return err
 	}
-	return &coded{codeUsage, connect.Named(err, func(option string) string { return "--" + strings.ReplaceAll(option, " ", "-") })} // any other error is about the call, such as its key
+	return &coded{codeUsage, connect.Named(err, func(option string) string { return c.name(strings.ReplaceAll(option, " ", "-")) })} // any other error is about the call, such as its key
 }
 
 // onTerminal returns an error for a person at the terminal, and nil for cron.

@@ -10,6 +10,8 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -18,6 +20,11 @@ type socketRights struct {
 	mode, group string
 	replace     bool
 }
+
+// maxSocketPath is how many bytes the path of a Unix socket may have: the kernel's limit, less the zero at its end.
+const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+var made atomic.Int64 // how many sockets this process has made
 
 // listen makes a Unix socket, and its folder if need be. The socket has another name until publish gives it this path, so that nobody
 // can connect before its rights are set.
@@ -44,7 +51,10 @@ func (s socketRights) listen(path string) (*unixSocket, error) {
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%w: make this folder, or name one where this user may write, as in --listen unix:/tmp/redlock.sock", err)
 	}
-	u := &unixSocket{path: path, name: fmt.Sprintf("%s.%d", path, os.Getpid())}
+	u := &unixSocket{path: path, name: filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d-%d", os.Getpid(), made.Add(1)))}
+	if most := max(len(path), len(u.name)); most > maxSocketPath {
+		return nil, fmt.Errorf("the path of a socket has at most %d bytes on this system, and this one takes %d: name a shorter one", maxSocketPath, most)
+	}
 	_ = os.Remove(u.name)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: u.name, Net: "unix"})
 	if err != nil {

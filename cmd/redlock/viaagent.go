@@ -57,7 +57,7 @@ func (a *agentClient) dial(ctx context.Context) (conn net.Conn, kept func() bool
 
 // send sends a request, with the beginning of a body in chunks if there is one.
 func (a *agentClient) send(conn net.Conn, line string, header http.Header, body string) error {
-	if token := os.Getenv("REDLOCK_AGENT_TOKEN"); token != "" {
+	if token := strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")); token != "" {
 		header.Set("Authorization", "Bearer "+token)
 	}
 	header.Set("Redlock-Agent", "1")

@@ -17,8 +17,9 @@ import (
 // Help says, below the flags of a command, where else the masters may come from.
 const Help = `
 The masters are those of --masters, REDLOCK_MASTERS or --masters-file: URLs, separated by
-spaces or commas. Each of these flags may be a variable of the environment instead, such
-as REDLOCK_RESTART_GUARD for --restart-guard; REDLOCK_PASSWORD has the password, if
+spaces or commas. Each flag of redlock run and redlock agent, and of the other commands
+those of masters, may be a variable of the environment instead, such as
+REDLOCK_RESTART_GUARD for --restart-guard; REDLOCK_PASSWORD has the password, if
 --password-file doesn't. All processes that share locks, Caddys among them, must have the
 same masters, prefix and max TTL.`
 
@@ -47,16 +48,37 @@ var names = []string{
 	"timeout", "prefix", "max-ttl", "restart-guard", "max-skew", "instance",
 }
 
-// Environment sets the flags of AddFlags that are not on the command line from their variables. A masters file and masters are one
-// setting: a flag of them hides the variables of both.
-func Environment(flags *pflag.FlagSet) error {
-	var given []string
-	flags.Visit(func(f *pflag.Flag) { given = append(given, f.Name) })
-	named := slices.Contains(given, "masters") || slices.Contains(given, "masters-file")
-	for _, name := range names {
+// Environment sets the flags of AddFlags that are not on the command line from their variables.
+func Environment(flags *pflag.FlagSet) error { return fromVariables(flags, names) }
+
+// WholeEnvironment is Environment for all flags of a command.
+func WholeEnvironment(flags *pflag.FlagSet) error {
+	var all []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			all = append(all, f.Name)
+		}
+	})
+	return fromVariables(flags, all)
+}
+
+// oneSetting has the flags that are one setting: a flag of them hides the variables of all.
+var oneSetting = [][]string{{"masters", "masters-file", "agent"}, {"try", "wait"}}
+
+func fromVariables(flags *pflag.FlagSet, all []string) error {
+	var hidden []string
+	flags.Visit(func(f *pflag.Flag) {
+		hidden = append(hidden, f.Name)
+		for _, one := range oneSetting {
+			if slices.Contains(one, f.Name) {
+				hidden = append(hidden, one...)
+			}
+		}
+	})
+	for _, name := range all {
 		variable := variableOf(name)
 		text := os.Getenv(variable)
-		if text == "" || slices.Contains(given, name) || named && strings.HasPrefix(name, "masters") {
+		if text == "" || slices.Contains(hidden, name) {
 			continue
 		}
 		if err := flags.Lookup(name).Value.Set(text); err != nil {
@@ -65,6 +87,22 @@ func Environment(flags *pflag.FlagSet) error {
 		_ = flags.SetAnnotation(name, fromVariable, []string{variable}) // it exists
 	}
 	return nil
+}
+
+// IsSet reports whether a flag or its variable was set.
+func IsSet(flags *pflag.FlagSet, name string) bool {
+	return flags.Changed(name) || flags.Lookup(name).Annotations[fromVariable] != nil
+}
+
+// Name returns what the user has written to set a flag: the flag, or its variable.
+func Name(flags *pflag.FlagSet, name string) string {
+	if flags == nil {
+		return "--" + name
+	}
+	if flag := flags.Lookup(name); flag != nil && flag.Annotations[fromVariable] != nil {
+		return variableOf(name)
+	}
+	return "--" + name
 }
 
 // fromVariable is the annotation of a flag that a variable of the environment has set.

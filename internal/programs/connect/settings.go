@@ -146,11 +146,5 @@ func (s *Settings) tls() (*tls.Config, error) {
 
 // name returns what the user has written to set an option: a flag, or a variable of the environment.
 func (s *Settings) name(option string) string {
-	name := strings.ReplaceAll(option, " ", "-")
-	if s.flags != nil {
-		if flag := s.flags.Lookup(name); flag != nil && flag.Annotations[fromVariable] != nil {
-			return variableOf(name)
-		}
-	}
-	return "--" + name
+	return Name(s.flags, strings.ReplaceAll(option, " ", "-"))
 }
