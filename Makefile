@@ -91,7 +91,7 @@ languages: node
 
 types: node ### Check the types of the clients for Python and Node
 	@command -v mypy >/dev/null || tools/debian.sh mypy
-	MYPYPATH=clients/python mypy --strict --python-version 3.9 --cache-dir /dev/null clients/python/redlock.py clients/types/usage.py
+	MYPYPATH=clients/python mypy --strict --python-version 3.9 --cache-dir /dev/null clients/python/redlock_agent.py clients/types/usage.py
 	tools/npm.sh clients/types
 	bin/types/node_modules/.bin/tsc --noEmit --strict --target es2022 --module nodenext --lib es2023,esnext.disposable --typeRoots bin/types/node_modules/@types --types node clients/types/usage.mts
 

@@ -13,11 +13,11 @@ func TestPackages(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ needs, install, load string }{
 		"python": {"/usr/bin/python3 -c 'import setuptools, wheel, pip'", "/usr/bin/python3 -m pip install --quiet --no-index --no-build-isolation --no-deps --target ../installed .",
-			"PYTHONPATH=installed /usr/bin/python3 -c 'import redlock; redlock.AsyncAgent()' && test -e installed/redlock/py.typed"},
+			"PYTHONPATH=installed /usr/bin/python3 -c 'import redlock_agent; redlock_agent.AsyncAgent()' && test -e installed/redlock_agent/py.typed"},
 		"python, from its sdist": {"/usr/bin/python3 -c 'import setuptools, wheel, pip'",
 			"/usr/bin/python3 -c 'from setuptools import build_meta; build_meta.build_sdist(\"../built\")' && " +
 				"/usr/bin/python3 -m pip install --quiet --no-index --no-build-isolation --no-deps --target ../installed ../built/*.tar.gz",
-			"PYTHONPATH=installed /usr/bin/python3 -c 'import redlock; redlock.AsyncAgent()' && test -e installed/redlock/py.typed"},
+			"PYTHONPATH=installed /usr/bin/python3 -c 'import redlock_agent; redlock_agent.AsyncAgent()' && test -e installed/redlock_agent/py.typed"},
 		"node": {"npm --version", "npm pack --silent && mkdir ../installed && npm install --silent --offline --no-audit --no-fund --prefix ../installed ./*.tgz",
 			"cd installed && test -e node_modules/redlock-agent/redlock_agent.d.mts && node --input-type module -e 'import { Agent } from \"redlock-agent\"; new Agent()'"},
 		"ruby": {"gem --version", "gem build --silent redlock-agent.gemspec && gem install --silent --local --no-document --install-dir ../installed ./*.gem",

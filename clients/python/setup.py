@@ -8,9 +8,9 @@ from setuptools.command.build_py import build_py
 
 class Pack(build_py):
     def run(self) -> None:
-        package = Path(self.build_lib, "redlock")
+        package = Path(self.build_lib, "redlock_agent")
         package.mkdir(parents=True, exist_ok=True)
-        (package / "__init__.py").write_bytes(Path("redlock.py").read_bytes())
+        (package / "__init__.py").write_bytes(Path("redlock_agent.py").read_bytes())
         (package / "py.typed").touch()
 
 

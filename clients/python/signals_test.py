@@ -1,4 +1,4 @@
-"""Has a signal handler run, or raise, at each line of redlock.py that a block with a lock executes, one block for each.
+"""Has a signal handler run, or raise, at each line of redlock_agent.py that a block with a lock executes, one block for each.
 
 A line is tried anew for each way that leads to it.
 """
@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 
-import redlock
+import redlock_agent as redlock
 
 agent, tasks = redlock.Agent(os.environ["ADDRESS"]), redlock.AsyncAgent(os.environ["ADDRESS"])
 lock = hold = None
@@ -20,7 +20,7 @@ class Interrupt(Exception):
 
 
 def way(frame):
-    """Return the lines of redlock.py that lead to this one."""
+    """Return the lines of redlock_agent.py that lead to this one."""
     lines = []
     while frame:
         if frame.f_code.co_filename == redlock.__file__:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from redlock import Agent, AsyncAgent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable
+from redlock_agent import Agent, AsyncAgent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable
 
 mode, *keys = sys.argv[1:]
 agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None, patience=float(os.environ.get("PATIENCE", "10")))

@@ -1,6 +1,6 @@
-"""Checked by make clients with mypy, and never run: what programs may write with the hints of redlock.py."""
+"""Checked by make clients with mypy, and never run: what programs may write with the hints of redlock_agent.py."""
 
-from redlock import Agent, AsyncAgent, AsyncHold, Hold, LockDone, LockError, LockHeld, LockNotRemembered
+from redlock_agent import Agent, AsyncAgent, AsyncHold, Hold, LockDone, LockError, LockHeld, LockNotRemembered
 
 agent = Agent("10.0.0.5:7070", token="the token", patience=5)
 

@@ -90,7 +90,7 @@ func TestWitnessFindsWrongClients(t *testing.T) {
 }
 
 // redlockFile are the clients' files, in their folders.
-var redlockFile = map[string]string{"python": "redlock.py", "node": "redlock_agent.mjs", "ruby": "redlock_agent.rb", "php": "redlock.php", "shell": "redlock.sh"}
+var redlockFile = map[string]string{"python": "redlock_agent.py", "node": "redlock_agent.mjs", "ruby": "redlock_agent.rb", "php": "redlock.php", "shell": "redlock.sh"}
 
 // mutate has each second text take the place of the one before it, which must be there.
 func mutate(t *testing.T, file string, replace []string) {

@@ -1,6 +1,6 @@
 """Locks of redlock's agent. Copy this file; it needs Python 3.9 and nothing else. Its hints are complete: mypy and others read them.
 
-    from redlock import Agent, LockHeld
+    from redlock_agent import Agent, LockHeld
 
     agent = Agent("/run/redlock/redlock.sock")       # or Agent("10.0.0.5:7070", token="…")
     with agent.lock("order:42", wait=2) as lock:     # without wait: waits without limit; wait=0 doesn't wait
