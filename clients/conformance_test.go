@@ -26,6 +26,7 @@ type conformance struct {
 	Poor    bool     // on an agent whose masters are down
 	Leaves  bool     // whether its agent ends while it waits
 	Returns bool     // and another one takes its place, but not at once
+	Dies    bool     // as Leaves, without a word, and another one takes its place at once
 	Stop    bool     // whether it is told to end once it has printed its first line
 	Forgets bool     // and most masters are paused before that
 	Prints  []string // patterns of whole lines
@@ -75,8 +76,8 @@ func TestConformance(t *testing.T) {
 				defer resume()
 				key := fmt.Sprint(language, i)
 				leave := func() {}
-				if c.Leaves {
-					on, leave = leaving, leaving.leave(t, key, c.Returns)
+				if c.Leaves || c.Dies {
+					on, leave = leaving, leaving.leave(t, key, c)
 				}
 				var args []string
 				for _, arg := range c.Args {
@@ -134,8 +135,8 @@ func (a *realAgent) resume() {
 }
 
 // leave holds the key, and returns a function that ends the agent once a client waits for it. If another one is to take the place of
-// this agent, nobody listens for longer than clients pause; then the key is free.
-func (a *realAgent) leave(t *testing.T, key string, returns bool) func() {
+// this agent, nobody listens for longer than clients pause, unless it dies; then the key is free.
+func (a *realAgent) leave(t *testing.T, key string, c conformance) func() {
 	t.Helper()
 	if !a.listens() { // it has left before
 		a.serve(t)
@@ -146,14 +147,18 @@ func (a *realAgent) leave(t *testing.T, key string, returns bool) func() {
 		for a.waiting(t) == 0 {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if err := a.process.Signal(syscall.SIGTERM); err != nil {
+		if c.Dies {
+			_ = a.process.Kill()
+		} else if err := a.process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
 		for a.listens() {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if returns {
+		if c.Returns {
 			time.Sleep(2 * time.Second)
+		}
+		if c.Returns || c.Dies {
 			a.serve(t)
 		}
 	}

@@ -17,14 +17,12 @@
 
 require "json"
 require "socket"
+require "weakref"
 
 # The agent at a Unix socket, or at host:port with its token.
 class RedlockAgent
-  # The lock can't be had, or there is no agent.
-  class LockError < StandardError
-    attr_reader :moves # whether the agent is about to stop, and another may answer the next request
-    attr_accessor :gone # whether no agent has answered
-  end
+  # The lock can't be had.
+  class LockError < StandardError; end
 
   # Another holder has the lock. retry_after is when to try again, in seconds.
   class LockHeld < LockError
@@ -36,24 +34,25 @@ class RedlockAgent
     end
   end
 
-  # Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retry_after is as in LockHeld.
+  # Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop, or there is none. retry_after is as in LockHeld.
   class LockUnavailable < LockError
-    attr_reader :retry_after
+    attr_reader :retry_after, :seen # :agent, if one has answered and another one may answer the next request; :end, if a connection has ended
 
-    def initialize(text, retry_after, moves)
+    def initialize(text, retry_after = 1, seen = nil)
       super(text)
       @retry_after = retry_after
-      @moves = moves
+      @seen = seen
     end
   end
 
-  # The work of once_per or once is done. result is what once remembers, as JSON.
+  # The work of once_per or once is done. result is what once remembers, as JSON. retry_after is when the next period of once_per begins.
   class LockDone < LockError
-    attr_reader :result
+    attr_reader :result, :retry_after
 
-    def initialize(text, result)
+    def initialize(text, result = nil, retry_after = nil)
       super(text)
       @result = result
+      @retry_after = retry_after
     end
   end
 
@@ -70,65 +69,54 @@ class RedlockAgent
     end
   end
 
-  PATIENCE_AT_END = 5
-
   attr_reader :address, :token, :patience
 
   # patience is how long nothing may be heard of the agent, in seconds.
   def initialize(address = "/run/redlock/redlock.sock", token: nil, patience: 10)
-    @address = address.delete_prefix("unix:")
-    @token = token
+    @address = address.to_s.delete_prefix("unix:")
+    raise LockError, "the address #{address.inspect}: want the path of a socket, or host:port" unless @address.match?(%r{\A(/.+|(\[[\h:.]+\]|[^\s/:]+):\d+)\z})
+
+    Socket.sockaddr_un(@address) if @address.start_with?("/")
+    @token = token&.chomp # of a file
     @patience = patience
+  rescue ArgumentError => e
+    raise LockError, "the address #{address}: #{e.message}"
   end
 
   # Runs the block with the lock on the keys, and returns its value; without a block it returns the lock. Times are in seconds. heartbeat, at
   # least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time. once_per has
   # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value.
   def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil, &work)
-    times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat, once_per: once_per, once: once }.compact.transform_values { |seconds| RedlockAgent.duration(seconds) }
-    lock = acquire({ keys: keys.map { |key| key.encode(Encoding::UTF_8) }, label: label, concurrency: concurrency, pulse: RedlockAgent.duration([@patience / 3.0, 1e6].min), **times }.compact, wait)
-    work ? under(lock, once, &work) : lock
-  end
-
-  private def under(lock, once)
-    finished = raised = false # neither, if the block is left by break, throw, or the end of the thread
-    begin
-      value = yield lock
-      result = once && RedlockAgent.remembered(value)
-      finished = true
-      result ? JSON.parse(result) : value # to whoever asks first as to those that ask later
-    rescue Exception # whatever it is, it is raised again
-      raised = true
-      raise
-    ensure
-      error = lock.release(failed: !finished, result: result, value: value)
-      raise error if error && !raised
-    end
+    times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat }.compact.to_h { |name, time| [name, RedlockAgent.duration(name, time)] }
+    periods = { once_per: once_per, once: once }.compact.to_h { |name, time| [name, RedlockAgent.duration(name, time, 0.001)] }
+    ask = { keys: keys.flatten.map { |key| RedlockAgent.text(key) }, label: label, concurrency: concurrency, **times, **periods }.compact
+    wait &&= RedlockAgent.duration(:wait, wait).to_f
+    work ? Lock.new(self, ask).run(wait, once, &work) : Lock.new(self, ask).acquire(wait)
   end
 
   # Calls the block with the lock unless it has succeeded in this period, on any machine. Returns whether this call has.
-  def once_per(key, period, **options, &work)
-    raise ArgumentError, "no block is given" unless work
+  def once_per(key, period, **options)
+    raise ArgumentError, "no block is given" unless block_given?
 
-    begin
-      held = lock(key, once_per: period, **options)
-    rescue LockDone # of the agent, and not of the block
-      return false
-    end
-    under(held, nil, &work)
+    begun = false
+    lock(key, once_per: period, **options) { |lock| yield lock.tap { begun = true } }
     true
+  rescue LockDone
+    raise if begun # it is the block's
+
+    false
   end
 
   # Returns what the block returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB.
-  def once(key, keep, **options, &work)
-    raise ArgumentError, "no block is given" unless work
+  def once(key, keep, **options)
+    raise ArgumentError, "no block is given" unless block_given?
 
-    begin
-      held = lock(key, once: keep, **options)
-    rescue LockDone => e
-      return (JSON.parse(e.result) unless e.result.to_s.empty?)
-    end
-    under(held, keep, &work)
+    begun = false
+    lock(key, once: keep, **options) { |lock| yield lock.tap { begun = true } }
+  rescue LockDone => e
+    raise if begun # it is the block's
+
+    JSON.parse(e.result) unless e.result.to_s.empty?
   end
 
   def self.remembered(value)
@@ -136,46 +124,47 @@ class RedlockAgent
     raise LockNotRemembered.new("its result is longer than 64 KiB", value) if text.bytesize > 65_536
 
     text
+  rescue JSON::JSONError, EncodingError => e
+    raise LockNotRemembered.new("its result can't be written as JSON: #{e.message}", value)
   end
 
-  def self.duration(seconds)
+  def self.duration(name, time, least = 0)
+    seconds = Float(time, exception: false)
+    raise LockError, "#{name} #{time.inspect}: want a number of seconds" unless seconds&.finite?
+    raise LockError, "#{name} #{time}: want at least #{least}" if seconds < least && least.positive?
+
     format("%.6fs", seconds)
+  end
+
+  def self.text(key)
+    text = key.to_s.encode(Encoding::UTF_8)
+    raise EncodingError unless text.valid_encoding?
+
+    text
+  rescue EncodingError
+    raise LockError, "a key that isn't UTF-8"
   end
 
   def connect
     host, _, port = @address.rpartition(":")
     connection = @address.start_with?("/") ? UNIXSocket.new(@address) : Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: @patience)
-    CONNECTIONS[connection] = connection
+    CONNECTIONS[connection] = true
+    connection
   end
 
-  # Takes the lock, and asks again while another agent may take the place of this one: for a moment nobody may listen.
-  private def acquire(ask, wait)
-    limit = wait && RedlockAgent.clocks[0] + wait
-    moves = 0 # until when another agent may come
-    begin
-      left = limit && [0, limit - RedlockAgent.clocks[0]].max
-      Lock.new(self, left ? { **ask, wait: RedlockAgent.duration(left) } : ask)
-    rescue LockError => e
-      now = RedlockAgent.clocks[0]
-      moves = limit || now + @patience if e.moves
-      raise if !(e.moves || e.gone) || left&.zero? || now >= moves
-
-      sleep [e.moves ? e.retry_after : 1, left].compact.min
-      retry
-    end
-  end
-
-  CONNECTIONS = ObjectSpace::WeakMap.new
+  CONNECTIONS = {}.compare_by_identity # those that are open
 
   # Closes, in a child, its copies of the connections: a child that outlives this process would keep the locks.
   module CloseCopies
-    def _fork
-      pid = super
-      CONNECTIONS.each_key(&:close) if pid.zero?
-      pid
+    def _fork # since Ruby 3.1
+      super.tap { |pid| CONNECTIONS.each_key(&:close) if pid.zero? }
+    end
+
+    def daemon(*)
+      super.tap { CONNECTIONS.each_key(&:close) }
     end
   end
-  Process.singleton_class.prepend(CloseCopies) if Process.respond_to?(:_fork) # since Ruby 3.1
+  Process.singleton_class.prepend(CloseCopies)
 
   # Two clocks: the monotonic one stands still while a machine is suspended, and the other can be set.
   def self.clocks
@@ -183,28 +172,25 @@ class RedlockAgent
   end
 
   # A lock while its block runs. fence is a number that is larger than those of all holders before, of the slot if there are several.
+  #
+  # A signal handler, or the exception of a time-out, may come between any two lines: so nothing here waits for a mutex.
   class Lock
+    PATIENCE_AT_END = 5
+    PATIENCE_WITH_READER = 1
+
     attr_reader :fence, :slot
 
     def initialize(agent, ask)
       @agent = agent
-      @mutex = Mutex.new
+      @ask = ask
       @pid = Process.pid
-      @sent = { 0 => RedlockAgent.clocks }
-      @mark = @base = 0 # the newest that was sent, and the one that the newest line answers
+      @word = ask.key?(:once_per) ? "done" : ("done " if ask.key?(:once)) # what ends a request whose work has succeeded
       @forgotten = "the agent has not confirmed it" # why no quorum of the masters remembers the work, or nil
       @end = [0, 0]
-      @text = "".b
-      @word = ask.key?(:once_per) ? "done" : ("done " if ask.key?(:once)) # what ends a request whose work has succeeded
-      begin
-        @connection = agent.connect
-        ask_for(ask)
-      rescue SystemCallError, SocketError, IOError, JSON::ParserError, KeyError, TypeError => e
-        raise LockError.new("no agent answers at #{agent.address}: #{e.message}").tap { |error| error.gone = true }
-      ensure
-        close unless @fence
-      end
-      @reader = Thread.new { read }
+    end
+
+    def initialize_copy(_)
+      raise LockError, "a lock has no copy"
     end
 
     # Whether the lock is certain now.
@@ -221,32 +207,98 @@ class RedlockAgent
     # Releases the lock, and raises LockLost if it had been lost, or LockNotRemembered. failed is for work of once_per or once that is to be
     # done again; result is what once remembers, as JSON.
     def unlock(failed: false, result: nil)
-      error = release(failed: failed, result: result)
+      error = release(failed, result, nil)
       raise error if error
     end
 
-    # Releases the lock, in the process that took it, and returns the error that says what went wrong, or nil.
-    def release(failed: false, result: nil, value: nil)
-      reason = doubt
-      return LockLost.new(reason) if Process.pid != @pid
-      return @outcome if @asked # once more
-
-      word = "#{@word}#{result}" if @word && !failed
+    # Takes the lock, runs the block, and releases the lock, wherever an exception comes from another thread.
+    def run(wait, once)
+      finished = raised = false # neither, if the block is left by break, throw, or the end of the thread
       begin
-        @mutex.synchronize do
-          @asked = true
-          @lost ||= "it was released"
-          @connection.write("#{word.bytesize.to_s(16)}\r\n#{word}\r\n") if word
-          @connection.write("0\r\n\r\n") # the end of the request's body
-        end
-        @reader.join(PATIENCE_AT_END)
-      rescue SystemCallError, IOError
-        nil # the lock is free when the connection is closed
+        acquire(wait, WeakRef.new(self)) # the lock of a Fiber or an Enumerator that nobody resumes any more ends with it
+        value = yield self
+        result = once && RedlockAgent.remembered(value)
+        finished = true
+        result ? JSON.parse(result) : value # to whoever asks first as to those that ask later
+      rescue Exception # whatever it is, it is raised again
+        raised = true
+        raise
+      ensure
+        error = release(!finished, result, value)
+        raise error if error && !raised
       end
+    ensure
       close
-      @reader.join
-      reason ||= "the lock had ended before the end of the work" if @released == false
-      @outcome = reason ? LockLost.new(reason) : (LockNotRemembered.new(@forgotten, value) if word && @forgotten)
+    end
+
+    # Takes the lock, and asks again while another agent may take the place of this one: for a moment nobody may listen. The thread that reads
+    # then knows the lock as me.
+    def acquire(wait, me = self)
+      mine = (Thread.current[:redlock_agent] ||= []).keep_if(&:held?) # of this fiber
+      if @ask.fetch(:concurrency, 1) == 1 && mine.any? { |lock| lock.own?(@agent, @ask[:keys]) }
+        raise LockError, "this thread holds the lock itself, and would wait for itself: locks are not reentrant"
+      end
+
+      @began = RedlockAgent.clocks[0]
+      limit = wait && @began + wait
+      patient = 0 # until when another agent may come
+      begin
+        left = limit && [0, limit - RedlockAgent.clocks[0]].max
+        ask(left)
+      rescue LockUnavailable => e
+        now = RedlockAgent.clocks[0]
+        patient = limit || now + @agent.patience if e.seen == :agent || (e.seen && patient.zero?)
+        raise if left&.zero? || now >= patient
+
+        tell_wait
+        sleep [e.retry_after, left].compact.min
+        retry
+      end
+      mine << self
+      @reader = Lock.reader(@connection, me)
+      self
+    rescue Exception # also one from another thread
+      close
+      raise
+    end
+
+    # Whether the lock is that agent's, on one of the keys.
+    def own?(agent, keys)
+      agent.equal?(@agent) && (keys & @ask[:keys]).any?
+    end
+
+    # Returns a thread that reads until the last line, or until the lock is no more to which a WeakRef refers.
+    def self.reader(connection, lock)
+      Thread.new do
+        nil while connection.wait_readable && lock.read
+      rescue WeakRef::RefError, SystemCallError, IOError
+        nil # of a connection that was closed
+      ensure
+        close(connection)
+      end
+    end
+
+    # Takes the lines that have come. Returns whether there will be more. An end that this side didn't ask for is a loss, whoever has asked for it.
+    def read
+      line = take
+      line = take while @text.include?("\n")
+      return true unless line.key?("released") || line.key?("lost")
+
+      @lost ||= "somebody else has ended it"
+      false
+    rescue SystemCallError, IOError, JSON::ParserError, KeyError, TypeError => e
+      @lost ||= "the connection to the agent has ended: #{e.message}"
+      false
+    end
+
+    # Closes a connection also if a child has a copy of it.
+    def self.close(connection)
+      connection.shutdown
+    rescue SystemCallError, IOError
+      nil # it has ended already
+    ensure
+      CONNECTIONS.delete(connection)
+      connection.close
     end
 
     private
@@ -255,34 +307,99 @@ class RedlockAgent
     def doubt
       return "the lock belongs to the process that took it, and not to its child" if Process.pid != @pid
 
-      @mutex.synchronize { @lost || (certain? ? nil : "the agent has not said in time that the lock is still held") }
+      catch_up unless @lost || certain?
+      @lost || (certain? ? nil : "the agent has not said in time that the lock is still held")
     end
 
     def certain?
       @lost.nil? && RedlockAgent.clocks.zip(@end).all? { |now, limit| now < limit }
     end
 
-    # Closes the connection also if a child has a copy of it.
-    def close
-      @connection&.shutdown
+    # Lets the thread read what has arrived, which a program that was busy hasn't let it.
+    def catch_up
+      limit = RedlockAgent.clocks[0] + PATIENCE_WITH_READER
+      sleep 0.001 until certain? || (@reader.stop? && !@connection.wait_readable(0)) || RedlockAgent.clocks[0] > limit
     rescue SystemCallError, IOError
-      nil # it has ended already
-    ensure
-      @connection&.close
+      nil # it is closed
     end
 
-    def ask_for(ask)
-      body = "#{JSON.generate(ask)}\n"
+    # Releases the lock, in the process that took it, and returns the error that says what went wrong, or nil.
+    def release(failed, result, value)
+      return LockLost.new(doubt) if Process.pid != @pid
+      return @outcome if @asked || @reader.nil? # once more, perhaps in a signal handler meanwhile
+
+      reason = doubt
+      begin
+        @asked = true
+        word = "#{@word}#{result}" if @word && !failed
+        say_end(word) unless reason # of a lock that is lost, nobody waits for an answer
+      ensure
+        close
+      end
+      reason ||= "the lock had ended before the end of the work" if @released == false
+      @outcome = reason ? LockLost.new(reason) : (LockNotRemembered.new(@forgotten, value) if word && @forgotten)
+    end
+
+    def say_end(word)
+      @lost ||= "it was released"
+      sleep 0.001 while @marking # which must not follow the end of the request's body
+      @connection.write("#{word.bytesize.to_s(16)}\r\n#{word}\r\n") if word
+      @connection.write("0\r\n\r\n")
+      @reader.join(PATIENCE_AT_END)
+    rescue SystemCallError, IOError
+      nil # the lock is free when the connection is closed
+    end
+
+    def close
+      @lost ||= "it was released"
+      Process.pid == @pid ? Lock.close(@connection) : @connection.close if @connection
+    end
+
+    # Asks the agent once.
+    def ask(left)
+      @sent = { 0 => RedlockAgent.clocks }
+      @mark = @base = 0 # the newest that was sent, and the one that the newest line answers
+      @text = "".b
+      @seen = @lost = nil
+      begin
+        @connection = @agent.connect
+      rescue SystemCallError, SocketError, IOError => e
+        raise LockUnavailable, "no agent answers at #{@agent.address}: #{e.message}"
+      end
+      @seen = :end
+      request(left ? { **@ask, wait: RedlockAgent.duration(:wait, left) } : @ask)
+    rescue SystemCallError, IOError => e
+      raise LockUnavailable.new("the agent at #{@agent.address} has ended: #{e.message}", 1, @seen)
+    rescue JSON::ParserError, KeyError, TypeError
+      raise LockError, "something else than an agent of version 1 answers at #{@agent.address}"
+    ensure
+      close unless @fence
+    end
+
+    def request(ask)
+      body = "#{JSON.generate({ **ask, pulse: RedlockAgent.duration(:patience, [@agent.patience / 3.0, 5].min) })}\n"
       token = @agent.token ? "Authorization: Bearer #{@agent.token}\r\n" : ""
       @connection.write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n#{token}" \
                         "Transfer-Encoding: chunked\r\n\r\n#{body.bytesize.to_s(16)}\r\n#{body}\r\n")
       status, header = head
-      status, header = head while status == "102" # of an agent that lives, and has no lock yet
+      while status == "102" # of an agent that lives, and has no lock yet
+        @seen = :agent
+        tell_wait
+        status, header = head
+      end
       require_ok(status, header)
       first = take
       take until certain? # after a wait of many minutes, only the answer to the mark is new enough
       @slot = first.fetch("slot", 0)
       @fence = first.fetch("fence")
+    end
+
+    # Says once that the wait is long.
+    def tell_wait
+      return if @told || RedlockAgent.clocks[0] - @began < 10
+
+      @told = true
+      warn "still waiting for a lock after 10 s#{" (#{@ask[:label]})" if @ask[:label]}"
     end
 
     def head
@@ -306,8 +423,8 @@ class RedlockAgent
       after = header.fetch("retry-after", 1).to_i
       outcome = header["redlock-outcome"]
       raise LockHeld.new(text, after) if status == "423"
-      raise LockDone.new(text, problem["result"]) if outcome == "done"
-      raise LockUnavailable.new("#{status}: #{text}", after, status == "503") if status == "503" || outcome == "no_quorum"
+      raise LockDone.new(text, problem["result"], problem["retry_after"]) if outcome == "done"
+      raise LockUnavailable.new("#{status}: #{text}", after, (:agent if status == "503")) if status == "503" || outcome == "no_quorum"
 
       raise LockError, "#{status}: #{text}"
     end
@@ -315,22 +432,29 @@ class RedlockAgent
     # Takes the next line. One that answers no new mark is answered with one: so the lines never count from long ago.
     def take
       line = JSON.parse(next_line)
-      @mutex.synchronize do
-        if line.key?("valid_ms")
-          valid = line["valid_ms"] / 1000.0
-          @end = @sent.fetch(line["mark"]).map { |clock| clock + valid * 0.99 }
-          if line["mark"] > @base
-            @base = line["mark"]
-            @sent.delete_if { |mark, _| mark < @base }
-          elsif @mark == @base && !@asked
-            @sent[@mark += 1] = RedlockAgent.clocks
-            @connection.write("1\r\n\n\r\n")
-          end
+      if line.key?("valid_ms")
+        valid = line["valid_ms"] / 1000.0
+        @end = @sent.fetch(line["mark"]).map { |clock| clock + valid * 0.99 }
+        if line["mark"] > @base
+          @base = line["mark"]
+          @sent.delete_if { |mark, _| mark < @base }
+        elsif @mark == @base
+          send_mark
         end
-        @lost = line["detail"] || line["lost"] if line.key?("lost")
-        @released, @forgotten = line["released"], (line["detail"] if line["forgotten"]) if line.key?("released")
       end
+      @lost = line["detail"] || line["lost"] if line.key?("lost")
+      @released, @forgotten = line["released"], (line["detail"] if line["forgotten"]) if line.key?("released")
       line
+    end
+
+    def send_mark
+      @marking = true # before it looks: the end waits for that
+      return if @asked
+
+      @sent[@mark += 1] = RedlockAgent.clocks
+      @connection.write("1\r\n\n\r\n")
+    ensure
+      @marking = false
     end
 
     # Returns the next line of a body in chunks.
@@ -343,16 +467,6 @@ class RedlockAgent
         @connection.gets
       end
       line
-    end
-
-    # Reads until the last line. An end that this side didn't ask for is a loss, whoever has asked for it.
-    def read
-      line = take until line&.key?("released") || line&.key?("lost")
-      reason = "somebody else has ended it"
-    rescue SystemCallError, IOError, JSON::ParserError, KeyError, TypeError => e
-      reason = "the connection to the agent has ended: #{e.message}"
-    ensure
-      @mutex.synchronize { @lost ||= reason }
     end
   end
 end

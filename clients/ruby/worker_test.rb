@@ -5,6 +5,7 @@ mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
 agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"], patience: ENV.fetch("PATIENCE", "10").to_f)
 options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"], heartbeat: ENV["HEARTBEAT"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
 options[:concurrency] = ENV["CONCURRENCY"].to_i if ENV["CONCURRENCY"]
+keep = ENV.fetch("KEEP", "3600").to_f
 before = 0
 
 # Forks, and returns whether this is a child that is to leave the block by its end.
@@ -78,19 +79,30 @@ begin
     [1].each { agent.lock(keys[0]) { break } }
     lock = agent.lock(keys[0], wait: 60)
     2.times { lock.unlock }
+    require_relative "own_test"
+    own(agent, keys[0])
   elsif mode == "once_per"
-    puts "ran #{agent.once_per(keys[0], 3600, **options, &work)}"
+    puts "ran #{agent.once_per(keys[0], keep, **options, &work)}"
   elsif mode == "once"
-    puts "value #{JSON.generate(agent.once(keys[0], 3600, **options, &work))}"
+    puts "value #{JSON.generate(agent.once(keys[0], keep, **options, &work))}"
   elsif mode == "equal" # although JSON has no symbols
     first, later = Array.new(2) { agent.once(keys[0], 3600, **options) { { paid: :yes } } }
     puts "equal #{first == later}"
+  elsif mode == "unwritable"
+    begin
+      agent.once(keys[0], keep, **options) { "\xff" }
+    rescue RedlockAgent::LockNotRemembered => e
+      puts "unwritable, and its value is there: #{e.value == "\xff"} #{e.message}"
+    end
+  elsif mode == "nested"
+    agent.lock(keys[0]) { agent.lock(keys[0], **options) { nil } }
   elsif mode == "kept"
     lock = agent.lock(keys[0], **options)
     lock.check
     puts "held #{lock.fence}"
     lock.unlock
   else
+    options[:once_per] = keep if mode == "period"
     agent.lock(*keys, **options) do |lock|
       puts "held #{ENV["CONCURRENCY"] ? lock.slot : lock.fence}"
       last = lock
@@ -113,7 +125,7 @@ rescue RedlockAgent::LockLost => e
 rescue RedlockAgent::LockUnavailable => e
   puts "unavailable #{e.retry_after}"
 rescue RedlockAgent::LockDone => e
-  puts "already #{e.message}"
+  puts "already #{e.message}#{", retry after #{e.retry_after}" if e.retry_after}"
 rescue RedlockAgent::LockNotRemembered => e
   puts "forgotten #{JSON.generate(e.value)} #{e.message}"
 rescue RedlockAgent::LockError => e

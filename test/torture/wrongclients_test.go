@@ -21,8 +21,10 @@ var wrongClients = map[string]map[string][]string{ // by what they do, and langu
 		},
 		"ruby": {
 			"if Process.pid != @pid", "if false",
+			"Process.pid == @pid ?", "true ?",
 			"if pid.zero?", "if false",
-			"@lost ||= reason }", "reason }",
+			`@lost ||= "somebody else has ended it"`, "",
+			`@lost ||= "the connection to the agent has ended: #{e.message}"`, "",
 		},
 		"php": {
 			"if (getmypid() === $this->pid) {\n            return false;", "if (true) {\n            return false;",
@@ -36,15 +38,16 @@ var wrongClients = map[string]map[string][]string{ // by what they do, and langu
 			`self._lost = self._lost or (`, `self._lost = self._lost and (`,
 		},
 		"node": {
-			"left(this.#end) > 0;", "true;",
+			"every((now, i) => now < this.#end[i]);", "every(() => true);",
 			`resolve(this.#fail("the connection has ended"))`, "resolve()",
 			`.on("error", (error) => this.#fail(error.message || error.code))`, `.on("error", () => {})`,
 			".catch((error) => this.#fail(error))", ".catch(() => {})",
-			"(await this.#late()) && this.#fail(late)", "undefined",
+			"this.held || this.#lost !== undefined || this.#fail(late)", "undefined",
 		},
 		"ruby": {
 			"all? { |now, limit| now < limit }", "all? { true }",
-			"@lost ||= reason }", "reason }",
+			`@lost ||= "somebody else has ended it"`, "",
+			`@lost ||= "the connection to the agent has ended: #{e.message}"`, "",
 		},
 		"shell": {
 			"\tkill -s KILL 0", "\t:",
