@@ -19,10 +19,10 @@
 //		})
 //	}
 //
-// [Server] and [Address] have the names of redistest's methods, and do the same as its Server and Forwarder. A Server dies, hangs, forgets, refuses
-// ([Server.Refuse]: with the texts of Redis) and lies ([Server.Forge]). An Address is the network of all Lockers that have it. A Locker with a
-// separate network has separate addresses: net.Masters(simnet.NewAddress("sim://0", net.Servers[0]), …). A Locker with other masters, even under
-// the same names, is made in the same way.
+// [Server] and [Address] have methods with the same names and effects as redistest's Server and Forwarder. A Server can die, hang, forget, refuse
+// ([Server.Refuse]: with the texts of Redis) and lie ([Server.Forge]). An Address is the network of all Lockers that use it. A Locker with a separate
+// network has separate addresses: net.Masters(simnet.NewAddress("sim://0", net.Servers[0]), …). A Locker with other masters, even under the same
+// names, is made in the same way.
 //
 // In a bubble:
 //
@@ -81,7 +81,7 @@ const (
 // NewAddress returns one more address of a server, with a separate network. If server is nil, nothing listens there.
 func NewAddress(name string, server *Server) *Address { return simnet.NewAddress(name, server) }
 
-// Net is a network: its Servers, and its Addresses, at first one for each server.
+// Net is a network: its Servers, and its Addresses. At first there is one address for each server.
 type Net struct{ *simnet.Net }
 
 // Run runs a test in a bubble, in parallel to others, with n servers at sim://0 and so on that have been up for a day.
@@ -91,11 +91,11 @@ func Run(t *testing.T, n int, test func(t *testing.T, net *Net)) {
 	synctest.Test(t, func(t *testing.T) { test(t, New(t, n)) })
 }
 
-// New returns a network as Run does, for a test that is in a bubble already.
+// New returns a network like that of Run, for a test that already runs in a bubble.
 func New(t testing.TB, n int) *Net { return &Net{simnet.New(t, n)} }
 
-// Masters returns masters at these addresses or, if none are given, at all addresses of the network. It takes a millisecond, because chance would
-// decide which of two Lockers is the elder one if they began at the same time.
+// Masters returns masters at these addresses or, if none are given, at all addresses of the network. It takes a millisecond, so that two Lockers
+// never begin at the same time. Otherwise chance would decide which of them has locked for longer.
 func (net *Net) Masters(at ...*Address) (masters []redlock.Master) {
 	time.Sleep(time.Millisecond)
 	if len(at) == 0 {
@@ -118,7 +118,7 @@ func (net *Net) Locker(t testing.TB, opts ...redlock.Option) *redlock.Locker {
 	return l
 }
 
-// Pick returns masters at the addresses of these servers.
+// Pick returns masters at the first addresses of these servers.
 func (net *Net) Pick(servers ...int) []redlock.Master {
 	at := make([]*Address, len(servers))
 	for i, server := range servers {

@@ -8,19 +8,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Clock follows the clock of one master: each reply of the master has the result of TIME.
+// Clock follows the clock of one master. Each reply of the master has the time on that clock (TIME).
 type Clock struct {
 	quarantine time.Duration // how long the master is excluded after its clock has jumped
 	peers      *clocks
-	zero       time.Time // the origin of the times that are kept as integers, and earlier than all of these
-	of         *Clock    // for a node, the Clock of its Redis Cluster, which never gets a reading of its own; nil for a master
+	zero       time.Time // the origin of the times that are kept as integers; it is earlier than all of them
+	of         *Clock    // for a node, the Clock of its Redis Cluster, which has no readings of its own; nil for a master
 
 	known  atomic.Bool
 	resume atomic.Int64 // when the master may vote again, in nanoseconds since zero; 0 if at once
 	mark   atomic.Int64 // the latest time that the master's clock has shown while it was right, in microseconds
 
-	// When the clock was last read, and the bounds of the master's time at that moment less ours. Our time counts from zero. Writers hold mu. Readers
-	// don't: seen is written last and must be read first.
+	// seen is when the clock was last read, and low and high bound the master's time at that moment less our time. Our time counts from zero. Writers
+	// hold mu. Readers don't, so seen is written last and must be read first.
 	mu              sync.Mutex
 	low, high, seen atomic.Int64
 }
@@ -31,14 +31,14 @@ func (c *Clock) greeted(s protocol.Server) {
 	}
 }
 
-// forget drops all readings, because the clock of another server follows.
+// forget drops all readings. The next reading is of a different server's clock.
 func (c *Clock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known.Store(false)
 }
 
-// LastSeen returns when, on our clock, the master's clock was last read, or the zero time.
+// LastSeen returns the time on our clock when the master's clock was last read, or the zero time.
 func (c *Clock) LastSeen() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,12 +48,13 @@ func (c *Clock) LastSeen() time.Time {
 	return c.zero.Add(time.Duration(c.seen.Load()))
 }
 
-// clockWindow is how long one reading of a master's clock is compared with later ones. If every reply were compared with the one before it, each
-// would add the tolerance for drift once more, and a busy Locker would never notice a clock that runs too fast.
+// clockWindow is how long one reading of a master's clock is compared with later ones. If every reply were compared with the previous one, each would
+// add the tolerance for drift again, and a busy Locker would never notice a clock that runs too fast.
 const clockWindow = time.Second
 
-// Observe reads the master's time us, which the master has read between sent and received on our monotonic clock. If the time is outside the bounds
-// and the drift since then, the clock has jumped, and leases on the master may end early. So the master is excluded until all of them have ended.
+// Observe notes a reading us of the master's clock, which was made between sent and received on our monotonic clock. If the reading is outside the
+// earlier bounds and the allowed drift since then, the clock has jumped, and leases on the master may end early. So the master is excluded until all
+// of these leases have ended.
 func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +63,7 @@ func (c *Clock) Observe(us int64, sent, received time.Time) {
 	if c.known.Load() {
 		seen, least, most := time.Duration(c.seen.Load()), time.Duration(c.low.Load()), time.Duration(c.high.Load())
 		allowed := tolerance(now - seen)
-		switch { // after a slow reply the bounds are wide, so narrower bounds from before stay
+		switch { // the bounds from a slow reply are wide, so narrower earlier bounds are kept
 		case low > most+allowed || high < least-allowed: // the clock jumped
 			c.resume.Store(int64(now + c.quarantine))
 		case now-seen < clockWindow:
@@ -77,15 +78,15 @@ func (c *Clock) Observe(us int64, sent, received time.Time) {
 	c.known.Store(true)
 }
 
-// tolerance returns how far a clock may have drifted in this time, so that it counts as having jumped only beyond that. An idle connection is probed
-// every ProbeGap, so a silence of more than twice that means a broken connection. In the rest of such a silence, a clock that nobody sets drifts far
-// less than Drift allows.
+// tolerance returns how far a clock may drift in this time without counting as having jumped. An idle connection is probed every ProbeGap, so a
+// silence of more than twice that means a broken connection. In the rest of such a silence, a clock that nobody sets drifts far less than Drift
+// allows.
 func tolerance(elapsed time.Duration) time.Duration {
 	return Drift(min(elapsed, 2*ProbeGap)) + elapsed/10000
 }
 
-// Earliest returns the earliest time, in microseconds, that the master's clock may show at the time t of our clock, or 0 if the
-// master's clock isn't known.
+// Earliest returns the earliest time, in microseconds, that the master's clock may show when our clock shows t, or 0 if the master's clock isn't
+// known.
 func (c *Clock) Earliest(t time.Time) int64 {
 	if !c.known.Load() {
 		return 0
@@ -97,7 +98,7 @@ func (c *Clock) Earliest(t time.Time) int64 {
 
 func (c *Clock) Trusted(now time.Time) bool { return c.Quarantined(now) == nil }
 
-// Resumes returns when the master may vote again after the last jump of its clock.
+// Resumes returns when the master may vote again after the last jump of its clock, or the origin of the times if there was no jump.
 func (c *Clock) Resumes() time.Time { return c.zero.Add(time.Duration(c.resume.Load())) }
 
 // Drift is how much shorter a lease may last on a master's clock than on ours: 1 % of the TTL for

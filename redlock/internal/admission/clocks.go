@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// clocks are the clocks of all masters of a Locker. A server that restarts forgets its fences. The restart guard makes up for that only if the clocks
-// differ by less than the guard, so the max skew is checked rather than assumed.
+// clocks are the clocks of all masters of a Locker. A server that restarts forgets its fences. The restart guard prevents smaller fences only if the
+// clocks differ by less than the guard. So the max skew is checked.
 type clocks struct {
 	maxSkew time.Duration
 	all     []*Clock
 	began   time.Time
-	refused func() error             // returns the reason if no master's vote counts now, whatever its clock
+	refused func() error             // returns the reason why this process may not lock now, whatever the clocks show; or nil
 	nodes   atomic.Pointer[[]*Clock] // the clocks of the nodes of Redis Clusters
 }
 
@@ -30,10 +30,10 @@ func newClocks(n int, s Settings) *clocks {
 	return cs
 }
 
-// clockGrace is how long the check waits until all clocks are known. Before that, if two clocks differ, it can't tell which one is wrong.
+// clockGrace is how long the check waits for all clocks to be known. If only two are known and they differ, it can't tell which one is wrong.
 const clockGrace = 2 * time.Second
 
-// SetBackTolerance is how far a clock may be set back without consequences, because masters remember fences for longer than that.
+// SetBackTolerance is how far a clock may be set back without harm. Masters remember fences for longer than that.
 const SetBackTolerance = time.Second
 
 var (
@@ -55,7 +55,7 @@ func (c *Clock) Fault(now time.Time) error {
 	return c.Quarantined(now)
 }
 
-// Quarantined returns the reason why an earlier fault of the clock still excludes its master, or nil.
+// Quarantined returns the reason why an earlier jump or setting back of the clock still excludes its master, or nil.
 func (c *Clock) Quarantined(now time.Time) error {
 	if back := c.setBackBy(now); back > 0 {
 		return fmt.Errorf("%w: excluded for another %v, until it shows again what it showed before", ErrClockBack, back.Round(time.Millisecond))
@@ -66,8 +66,9 @@ func (c *Clock) Quarantined(now time.Time) error {
 	return nil
 }
 
-// setBackBy returns how long it takes until the clock shows the mark, its latest time, again; 0 if it is past the mark. It judges the clock at now or
-// at its last reading, whichever is later, because a late reply to an old command must not make the clock look set back.
+// setBackBy returns how long it takes until the clock shows its latest time, the mark, again. It is 0 if the clock is past the mark, or was set back
+// by less than SetBackTolerance. It checks the clock at the time now or, if that is later, at the last reading, because a late reply to an old
+// command must not make the clock look set back.
 func (c *Clock) setBackBy(now time.Time) time.Duration {
 	if seen := c.zero.Add(time.Duration(c.seen.Load())); now.Before(seen) {
 		now = seen
@@ -79,8 +80,8 @@ func (c *Clock) setBackBy(now time.Time) time.Duration {
 	return back
 }
 
-// Confirmed returns the latest time that the clock has shown while it was right, in microseconds; 0 if it isn't known, or if the clock is wrong now,
-// has jumped or was set back.
+// Confirmed returns the latest time, in microseconds, that the clock has shown while it was right. It is 0 if that time isn't known, or if the clock
+// is wrong now, has jumped or was set back.
 func (c *Clock) Confirmed(now time.Time) (us int64) {
 	if c.known.Load() && c.mark.Load() > 0 && c.peers.check(c) == nil && c.Quarantined(now) == nil {
 		us = c.mark.Load()
@@ -94,17 +95,17 @@ func (c *Clock) RaiseMark(us int64) {
 	}
 }
 
-// Shows returns the time since 1970 that the master's clock shows when ours shows now, and whether it is known.
+// Shows returns the time since 1970 on the master's clock when our clock shows now, and whether it is known.
 func (c *Clock) Shows(now time.Time) (clock time.Duration, known bool) {
 	return now.Sub(c.zero) + c.ahead(), c.known.Load()
 }
 
-// ahead returns how far a known clock is ahead of ours, counted from zero: the middle of the bounds.
+// ahead returns how far a known clock is ahead of our time, which counts from zero: the middle of the bounds.
 func (c *Clock) ahead() time.Duration {
 	return time.Duration(c.low.Load()/2 + c.high.Load()/2)
 }
 
-// Offset returns how far the clock is ahead of our wall clock, which may be set at any time; 0 if the clock isn't known.
+// Offset returns how far the clock is ahead of our wall clock; 0 if the clock isn't known.
 func (c *Clock) Offset(now time.Time) time.Duration {
 	if !c.known.Load() {
 		return 0
@@ -112,8 +113,8 @@ func (c *Clock) Offset(now time.Time) time.Duration {
 	return now.Sub(c.zero) + c.ahead() - time.Duration(now.UnixNano())
 }
 
-// check returns an error if a known clock is further than half of the max skew from the median of all known clocks. So no two accepted clocks are
-// further apart than the max skew. The median is right as long as a majority of the clocks is.
+// check returns an error if a known clock is further than half of the max skew from the median of all known clocks. So two accepted clocks differ by
+// at most the max skew. The median is right as long as a majority of the clocks is.
 func (cs *clocks) check(c *Clock) error {
 	var room [8]time.Duration
 	known := room[:0]
@@ -127,12 +128,12 @@ func (cs *clocks) check(c *Clock) error {
 	}
 	slices.Sort(known)
 	n := len(known)
-	// No clock may be known when a node has just left its cluster, or when a server was just replaced.
+	// n is 0 if a node has just left its cluster, or a server was just replaced.
 	if n == 0 || n < len(cs.all) && time.Since(cs.began) < clockGrace {
 		return nil
 	}
 	middle := known[(n-1)/2]/2 + known[n/2]/2
-	ahead := c.ahead() // read it once, because it may change meanwhile
+	ahead := c.ahead() // read only once, because it may change meanwhile
 	off := ahead - middle
 	if off.Abs() <= cs.maxSkew/2 || cs.maxSkew == 0 {
 		if n > len(cs.all)/2 {

@@ -1,4 +1,5 @@
-// Package admission decides which servers may vote: only independent servers that can't have forgotten a lock, and whose clocks are right.
+// Package admission decides which servers may vote. A server must be independent of the others, must not have forgotten a valid lock, and must have a
+// clock that is right.
 package admission
 
 import (
@@ -12,50 +13,51 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Seats decide which servers may vote: only their grants and renewals count towards the quorum. The masters of a Locker must be independent: one
-// server under two names would vote twice, and a replica only repeats what its master says. A server that may lack valid locks, because it has
+// Seats decide which servers may vote. Only grants and renewals of these servers count toward the quorum. The masters of a Locker must be
+// independent: one server under two names would vote twice, and a replica only copies its master. A server that may lack valid locks, because it has
 // restarted or has taken over the address of another server, must not vote until these locks have ended.
 type Seats struct {
 	Settings
 	clocks *clocks
 	mu     sync.Mutex
-	added  int // how many masters were added, without the nodes of Redis Clusters
+	added  int // how many masters were added; nodes of Redis Clusters don't count
 	all    []*Seat
 }
 
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
 	Guard   time.Duration // how long a server that has just started has no vote; 0 for off
-	MaxSkew time.Duration // how far the masters' clocks may be apart; 0 for no limit
+	MaxSkew time.Duration // how much the masters' clocks may differ; 0 for no limit
 	Logger  *slog.Logger
-	Young   time.Duration // how long it may take until the other processes notice that a server has lost its data
+	Young   time.Duration // how long other processes may take to notice that a server has lost its data
 	Key     string        // the key under which masters keep the beats of processes; empty if there are no beats
-	Refused func() error  // returns the reason if no master's vote counts now, whatever it says; nil, or a nil error, if there is none
+	Refused func() error  // returns the reason why this process may not lock now, whatever the masters reply, or nil; the function may be nil
 }
 
-// Covers returns the longest max TTL of other processes for which the guards are long enough.
+// Covers returns the longest max TTL that another process may have so that the restart guard outlasts its leases.
 func (s Settings) Covers() time.Duration { return max(s.MaxTTL, s.Guard-time.Second) }
 
-// New prepares the seats of this many masters. Add makes each of them.
+// New prepares seats for this number of masters. Add makes each seat.
 func New(masters int, s Settings) *Seats {
 	return &Seats{Settings: s, clocks: newClocks(masters, s)}
 }
 
-// Seat is one master's place among the voters: what is known about the server behind its address, and whether that server may vote.
+// Seat is one master's place among the voters: the facts about the server at the master's address, and whether that server may vote. A run of a
+// server lasts from its start to its end, and has a run ID.
 type Seat struct {
 	*Seats
 	master protocol.Master
 	Clock  *Clock
 
 	server    protocol.Server
-	runID     string // the run, from start to end, of the server reached last; empty before the first
-	votingRun string // the run that votes for this master now, over an open connection; no other master can have its vote
-	met       string // the last run that voted for this master; if it loses its data, the beats show that
+	runID     string // the run of the server that was reached last; empty before the first one
+	votingRun string // the run that votes for this master now, over an open connection; it can't vote for another master, too
+	met       string // the last run that voted for this master; the beats show whether it has lost its data
 	doubted   doubt
 	until     time.Time // the server has no vote before this time
 	why       error     // the reason for until: ErrRestarted, ErrReplaced or ErrYoung
 	policy    string    // the server's last known maxmemory-policy; empty before it was reached
-	useless   bool      // no connection can be made with the server's certificate
+	useless   bool      // the server's present certificate allows no new connection
 	cluster   *Seat     // for a node, the seat of its Redis Cluster; nil for a master
 
 	OnReached  func(protocol.Server) // called with each server that is reached
@@ -63,14 +65,14 @@ type Seat struct {
 	OnServing  func()                // called when commands can be sent to the server
 }
 
-// doubt is the reason for which a server had to wait when it was first met. A server waits only once for the same reason.
+// doubt is the reason why a server had to wait when this process first met it. A server waits only once for the same reason.
 type doubt struct {
 	run  string
-	born int64 // since when the server remembers, if it has lost its data; 0 if no loss was known
+	born int64 // the beginning of the server's memory, if the server has lost its data; 0 if no loss was known
 }
 
-// KeyOfBeats is the key under which the server keeps the beats of processes. It is empty for a node of a Redis Cluster, where this key and a lock can
-// be on different nodes.
+// KeyOfBeats returns the key under which the server keeps the beats of processes. It is empty for a node of a Redis Cluster, because this key and a
+// lock can be on different nodes.
 func (s *Seat) KeyOfBeats() string {
 	if s.cluster != nil {
 		return ""
@@ -79,7 +81,7 @@ func (s *Seat) KeyOfBeats() string {
 }
 
 func (a *Seats) Add(m protocol.Master) *Seat {
-	a.mu.Lock() // the masters added before are already connecting
+	a.mu.Lock() // the masters that were added before may already be connecting
 	defer a.mu.Unlock()
 	a.added++
 	return a.seat(m, a.clocks.all[a.added-1])
@@ -107,8 +109,8 @@ func (s *Seat) Drop() {
 	s.all = slices.DeleteFunc(s.all, func(other *Seat) bool { return other == s })
 }
 
-// quarantine returns for how long a server is excluded that may have forgotten locks: as long as the longest lease of any process, because the time
-// is counted from when the loss is noticed.
+// quarantine returns how long a server is excluded that may have forgotten locks: as long as the longest lease of any process. The time counts from
+// when the loss is noticed.
 func (a *Seats) quarantine() time.Duration { return max(a.Guard, a.Covers()+Drift(a.MaxTTL)) }
 
 // Disconnected notes that the master has no connection any more, so that a different server may answer next.
@@ -118,14 +120,14 @@ func (s *Seat) Disconnected() {
 	s.votingRun = ""
 }
 
-// VotesAs returns the run that votes for the master now, or "" if none does, or if the server doesn't report its run.
+// VotesAs returns the run that votes for the master now. It is empty if no server does, or if the server doesn't report its run ID.
 func (s *Seat) VotesAs() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.votingRun
 }
 
-// Admit returns nil if the server that was just reached may vote, and otherwise the reason why not.
+// Admit returns nil if the server that was just reached may vote, and otherwise the reason why it may not.
 func (s *Seat) Admit(reached protocol.Server) error {
 	s.OnReached(reached)
 	err := s.check(reached)
@@ -135,16 +137,15 @@ func (s *Seat) Admit(reached protocol.Server) error {
 	return err
 }
 
-// DataLost excludes a server that may have forgotten its locks although its run and its connection are the same: it has lost its data, or has become
-// a replica, which may be promoted again.
+// DataLost excludes a server that may have forgotten its locks, although its run and its connection are the same. It has lost its data, or it has
+// become a replica, which may be promoted again.
 func (s *Seat) DataLost(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.exclude(now)
 }
 
-// exclude takes the vote away until all locks that the former server may have granted have ended. Callers
-// hold mu.
+// exclude takes the vote away until all locks have ended that the server, or its predecessor at the address, may have granted. Callers hold mu.
 func (s *Seat) exclude(at time.Time) {
 	s.until, s.why = at.Add(s.quarantine()), ErrReplaced
 }
@@ -172,7 +173,7 @@ func (s *Seat) HasMemory(memory protocol.Memory) {
 	s.seePolicy(memory)
 }
 
-// HasCertificate notes the time until which the server's present certificate is valid, or the reason why no connection can be made with it.
+// HasCertificate notes the time until which the server's present certificate is valid, or the reason why it allows no connection.
 func (s *Seat) HasCertificate(until time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +219,7 @@ func (s *Seat) check(reached protocol.Server) error {
 			s.changed(reached)
 		}
 		if s.votingRun != "" && s.votingRun != reached.RunID {
-			// This is a second connection; over the first, the earlier run may still grant locks.
+			// This connection is a second one. Over the first, the earlier run may still grant locks.
 			s.exclude(reached.Received)
 		}
 	}
@@ -251,11 +252,11 @@ func (s *Seat) seePolicy(memory protocol.Memory) {
 	s.policy = memory.Policy
 }
 
-// changed handles a run that this master hasn't reached before. It uses our own clock, because whoever sets the server's clock changes the server's
-// uptime as well.
+// changed handles a run that wasn't reached at this master's address before. It uses our own clock, because a change of the server's clock changes
+// the server's uptime as well.
 //
-// Since the new run was reached, the former one grants nothing to us. But nobody knows when the former one ended: it may have answered other
-// processes until just now. So the new run is excluded, from now on, for as long as any lock of the former run can last.
+// From now on the former run grants nothing to this process. But nobody knows when the former run ended: it may have answered other processes until
+// just now. So the new run is excluded, from now on, for as long as any lock of the former run can last.
 func (s *Seat) changed(reached protocol.Server) {
 	former := s.runID
 	known := former != ""
@@ -267,7 +268,7 @@ func (s *Seat) changed(reached protocol.Server) {
 		s.until, s.why = s.firstSeen(reached), ErrRestarted
 		return
 	}
-	started := reached.Received.Add(time.Second - reached.Uptime) // an uptime is up to one second too high
+	started := reached.Received.Add(time.Second - reached.Uptime) // an uptime is up to one second too long
 	if started.Before(s.Clock.LastSeen()) || former == "" {
 		s.exclude(reached.Received)
 	} else if s.Guard > 0 {
@@ -276,7 +277,8 @@ func (s *Seat) changed(reached protocol.Server) {
 	s.Clock.forget()
 }
 
-// meet makes a server that is met for the first time wait, if it has lost its data or may have lost it. Callers hold mu.
+// meet excludes a server that this process meets for the first time, if the server has lost its data or may have lost it: see Server.Doubt. Callers
+// hold mu.
 func (s *Seat) meet(reached protocol.Server) {
 	rest, lost := reached.Doubt(min(s.Young, s.Guard), s.quarantine())
 	now, why := doubt{run: reached.RunID}, ErrYoung
@@ -292,17 +294,17 @@ func (s *Seat) meet(reached protocol.Server) {
 	}
 }
 
-// firstSeen returns when a server may vote if only its own uptime is known about it. If the server's clock was set since it started, the uptime is
-// wrong by as much. The server never waits longer than the guard.
+// firstSeen returns when a server may vote of which only the uptime is known. If the server's clock was set after its start, the uptime is wrong by
+// that much. The server never waits longer than the guard.
 func (s *Seat) firstSeen(reached protocol.Server) time.Time {
 	uptime := min(max(reached.Uptime, 0), s.Guard)
 	if started := time.UnixMicro(reached.Time).Add(-reached.Uptime); reached.Time > 0 && started.Year() < 1980 {
-		uptime = 0 // without a real-time clock the server started in 1970, and its uptime includes the jump to the present
+		uptime = 0 // a server without a real-time clock starts in 1970, and then its uptime includes the jump to the present
 	}
 	return reached.Received.Add(s.Guard - uptime)
 }
 
-// otherSeat returns the other master for which this run votes already, or nil.
+// otherSeat returns the seat of another master for which this run already votes, or nil.
 func (s *Seat) otherSeat(runID string) *Seat {
 	for _, other := range s.all {
 		if other != s && runID != "" && other.votingRun == runID && (s.cluster == nil || other.cluster != s.cluster) {
@@ -312,14 +314,14 @@ func (s *Seat) otherSeat(runID string) *Seat {
 	return nil
 }
 
-// The reasons why a server has no vote that may lack valid locks; package redlock explains them.
+// The reasons why a server that may lack valid locks has no vote. Package redlock explains them.
 var (
 	ErrRestarted = errors.New("redlock: master has restarted")
 	ErrYoung     = protocol.Mark(errors.New("redlock: master remembers no process for long, so it is new, or has just lost its data"), ErrRestarted)
 	ErrReplaced  = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
 )
 
-// ForgetRun makes the next server count as the first one. It is a mistake on purpose, which tests must find.
+// ForgetRun makes the next server count as the first one. Only tests call it: it is a deliberate bug that they must find.
 func (s *Seat) ForgetRun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

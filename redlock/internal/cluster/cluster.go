@@ -18,11 +18,11 @@ import (
 )
 
 // Cluster has a stream for each node of a Redis Cluster. For the Locker the whole cluster is one master: a command goes to the node that has its key.
-// While that node isn't known, the command goes to the front, which is the stream embedded here. So a node that hangs or is down affects only its own
-// keys. All these streams share the mutex mu, which also guards the places of the keys.
+// While that node isn't known, the command goes to the front, which is the embedded Stream. So a node that hangs or is down affects only its own
+// keys. All these streams share the mutex mu, which also guards the map from hash slots to nodes.
 //
-// Redis Cluster replicates asynchronously, so a promoted replica may lack the latest locks of its former master. It grants no lock until all locks of
-// that master have ended, but renews the locks that it has.
+// Redis Cluster replicates asynchronously, so a promoted replica may lack the latest locks of its former master. The promoted replica grants no lock
+// until all locks of that master have ended, but renews the locks that it has.
 type Cluster struct {
 	*link.Stream
 	master *Master
@@ -33,7 +33,7 @@ type Cluster struct {
 	failed  chan error    // gets the error of a lookup
 	ended   chan struct{}
 	cancel  func()
-	running sync.WaitGroup // nodes whose streams are ending, and lookups that are under way
+	running sync.WaitGroup // counts node streams that are closing, and lookups that are under way
 	nodes   atomic.Pointer[[]*node]
 
 	mu      sync.Mutex // the mutex of all streams
@@ -42,12 +42,12 @@ type Cluster struct {
 	owners  map[*link.Stream]bool // the streams that had hash slots at the last lookup
 	slots   *[redis.Slots]hashSlot
 	epoch   int64
-	applied time.Time // when a node last confirmed the known topology
+	applied time.Time // when the last topology was applied
 }
 
 type hashSlot struct {
 	node       *link.Stream // nil before the first lookup; the front if no node has the hash slot
-	grantsFrom time.Time    // no lock on a key of the hash slot is granted before this time
+	grantsFrom time.Time    // no acquire of a key of the hash slot is sent before this time
 }
 
 type node struct {
@@ -55,7 +55,7 @@ type node struct {
 	of     *Cluster
 	master *redis.Master
 	seat   *admission.Seat
-	down   atomic.Bool // the stream has last reported the node as down
+	down   atomic.Bool // the last report of the stream was that the node is down
 }
 
 func (n *node) Up(name string) {
@@ -63,14 +63,14 @@ func (n *node) Up(name string) {
 	n.of.Watcher.Up(name)
 }
 
-// Down implements link.Watcher. Another node may have taken the place of this one.
+// Down implements link.Watcher. It has the nodes looked up again, because another node may have taken over this node's keys.
 func (n *node) Down(s link.State) {
 	n.down.Store(true)
 	n.of.Watcher.Down(s)
 	link.Signal(n.of.asked)
 }
 
-// Open begins to connect to a cluster. seat is the seat of the whole cluster; each node gets a seat of its own.
+// Open begins to connect to a cluster. seat is the seat of the whole cluster; each node gets a separate seat.
 func Open(m *Master, o link.Settings, seat *admission.Seat) *Cluster {
 	c := &Cluster{
 		master: m,
@@ -128,10 +128,10 @@ func (c *Cluster) Enqueue(cmd *link.Command) {
 	}
 }
 
-// route returns the stream to the node that has a command's key, and adapts the command to the node. With an error, the node can't be asked, and the
-// stream is the one to decline the command.
+// route returns the stream to the node that has a command's key, and adapts the command to the node. If it returns an error, the command must not be
+// sent, and the stream must decline it.
 func (c *Cluster) route(cmd *link.Command) (to *link.Stream, err error) {
-	cmd.Fast = false // one server takes such keys together, but these keys are on different nodes
+	cmd.Fast = false // one command for several keys needs all of them on one node
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.slotOf(cmd.Key)
@@ -153,7 +153,7 @@ var errPromoted = protocol.Mark(errors.New("another node of the cluster has take
 // errUnrouted is the front's reply to a command whose node isn't known yet.
 var errUnrouted = protocol.Unsent(errors.New("no node of the cluster has the slot of the key: see CLUSTER NODES"))
 
-// Elsewhere passes a command that a node hasn't executed on to the node that has the key.
+// Elsewhere passes a command, which a node hasn't executed, on to the node that has the key.
 func (c *Cluster) Elsewhere(from *link.Stream, cmd *link.Command) bool {
 	err := cmd.Reply.Err
 	if err == nil {
@@ -182,7 +182,7 @@ func (c *Cluster) Elsewhere(from *link.Stream, cmd *link.Command) bool {
 	return true
 }
 
-// movedTo follows an error "MOVED <slot> <address>". Callers hold mu.
+// movedTo notes the new node of a hash slot from an error "MOVED <slot> <address>". Callers hold mu.
 func (c *Cluster) movedTo(err error, from *link.Stream) {
 	link.Signal(c.asked)
 	for _, n := range c.byAddr {
@@ -206,7 +206,7 @@ func (c *Cluster) Has(part *link.Stream, key string) bool { return c.slotOf(key)
 // https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
 const maxNodes = 1000
 
-// node returns the node at an address, making it if necessary, or nil if the cluster ends or has too many. Callers hold mu.
+// node returns the node at an address, and makes it if necessary. It returns nil if the cluster is closing or has too many nodes. Callers hold mu.
 func (c *Cluster) node(addr string) *node {
 	if n := c.byAddr[addr]; n != nil || c.closing || len(c.byAddr) >= maxNodes {
 		return n
@@ -230,7 +230,7 @@ func (c *Cluster) listNodes() {
 }
 
 // assign gives a hash slot to a node. If moved is true, the slot was resharded from one master to another, and its keys have moved with it. Otherwise
-// the new node is at best a former replica, and grants nothing until all locks of the old node have ended. Callers hold mu.
+// the new node may be a promoted replica, and grants nothing until all locks of the old node have ended. Callers hold mu.
 func (c *Cluster) assign(at *hashSlot, to *link.Stream, moved bool) {
 	if at.node == to {
 		return
@@ -241,8 +241,8 @@ func (c *Cluster) assign(at *hashSlot, to *link.Stream, moved bool) {
 	at.node = to
 }
 
-// apply takes over a node's view of the cluster, unless the view of another node is newer. If no node has confirmed the known view for longer than
-// any lock lasts, the cluster was made anew, and counts its epochs from the beginning again.
+// apply adopts a node's view of the cluster, unless the known view has a larger epoch. A smaller epoch is accepted after a time that is longer than
+// any lock lasts, in which no view was applied. Then the cluster was created anew, and counts its epochs from the beginning again.
 func (c *Cluster) apply(t redis.Topology) {
 	c.mu.Lock()
 	older := t.Epoch != 0 && t.Epoch < c.epoch
@@ -294,8 +294,8 @@ func (c *Cluster) apply(t redis.Topology) {
 	c.SendSoon()
 }
 
-// retire ends the stream of a node without hash slots. The queued commands of the stream go to other nodes. Its commands in flight fail, and their
-// releases go to other nodes as well.
+// retire closes the stream of a node without hash slots. The queued commands of the stream go to other nodes. Its commands in flight fail, and their
+// releases also go to other nodes.
 func (c *Cluster) retire(n *node) {
 	n.seat.Drop()
 	c.running.Go(func() {
@@ -314,7 +314,7 @@ func (c *Cluster) SendSoon() {
 	}
 }
 
-// Shows returns the time since 1970 that the nodes' median clock shows when our clock shows now, and whether it is known.
+// Shows returns the time since 1970 on the median of the nodes' clocks when our clock shows now, and whether it is known.
 func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
 	var clocks []time.Duration
 	for _, n := range *c.nodes.Load() {
@@ -329,10 +329,10 @@ func (c *Cluster) Shows(now time.Time) (clock time.Duration, known bool) {
 	return clocks[len(clocks)/2], true
 }
 
-// State returns the state of the first node that isn't available, or of the slowest node if all are available. It has the certificate of the node
-// whose certificate ends first, and the policy of a node that evicts.
+// State returns the state of a node that isn't available or, if all are available, of the slowest node. The state has the certificate that ends first
+// of all nodes' certificates, and the Memory of a node that evicts.
 func (c *Cluster) State() link.State {
-	worst := c.Stream.State() // the state of the front, which knows only that the nodes can't be found
+	worst := c.Stream.State() // the state of the front, which fails only if the nodes can't be found
 	var until time.Time
 	var evicts *protocol.Memory
 	for i, n := range *c.nodes.Load() {
@@ -377,9 +377,9 @@ const (
 	askGap   = 100 * time.Millisecond // the shortest time between two lookups of the nodes
 	askFail  = time.Second            // the longest time between two lookups while a node or a lookup fails
 	askEvery = 5 * time.Second        // the longest time between two lookups while nothing fails
-	askMany  = 3                      // how many nodes are asked at once if none is known to answer; the first reply counts
+	askMany  = 3                      // how many nodes are asked at once; the first reply counts
 
-	lookGap = 250 * time.Millisecond // the time between two looks at whether a node fails
+	lookGap = 250 * time.Millisecond // the time between two checks whether a node fails
 )
 
 func (c *Cluster) run(ctx context.Context) {
@@ -408,7 +408,7 @@ func (c *Cluster) rest(ctx context.Context, fails bool) {
 	}
 }
 
-// sleep waits for d, and returns false if a signal or the end of the context comes first.
+// sleep waits for d. It returns false if a signal or the end of the context comes first.
 func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -421,13 +421,13 @@ func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	return false
 }
 
-// ask asks a few nodes at once, then others, until one answers.
+// ask asks nodes for the topology, a few at once, until one answers.
 func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 	if t, known, err := c.master.Configured(ctx); known {
 		return t, err
 	}
 	well, others := c.candidates()
-	if len(well) > 0 { // one node is usually enough; if it hangs, perhaps unnoticed so far, the others are asked
+	if len(well) > 0 { // one node is usually enough, but it may hang, and then the others are asked
 		if t, last := c.askSome(ctx, well[:1], 2*c.Timeout()); last == nil {
 			return t, nil
 		}
@@ -443,7 +443,7 @@ func (c *Cluster) ask(ctx context.Context) (t redis.Topology, err error) {
 	return t, err
 }
 
-// askSome asks these nodes at once, and returns the first reply that comes in time.
+// askSome asks these nodes at once, and returns the first good reply.
 func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Duration) (redis.Topology, error) {
 	type answer struct {
 		redis.Topology
@@ -469,7 +469,7 @@ func (c *Cluster) askSome(ctx context.Context, addrs []string, patience time.Dur
 	return redis.Topology{}, err
 }
 
-// candidates returns the addresses to ask, in random order: first of nodes that answer, and then of the others.
+// candidates returns the addresses of nodes to ask, each list in random order: well has the nodes that answer, others the rest.
 func (c *Cluster) candidates() (well, others []string) {
 	nodes := *c.nodes.Load()
 	others = slices.Clone(c.master.Addrs())
@@ -490,7 +490,7 @@ func (c *Cluster) failing() bool {
 	return slices.ContainsFunc(*c.nodes.Load(), func(n *node) bool { return n.Fails() })
 }
 
-// anyNode returns a node that answers or, if none does, any node; nil if no node is known.
+// anyNode returns a random node that answers or, if none does, a random node. It returns nil if no node is known.
 func (c *Cluster) anyNode() *node {
 	nodes := *c.nodes.Load()
 	for _, i := range rand.Perm(len(nodes)) {
@@ -518,13 +518,13 @@ type Master struct {
 	route *Cluster // nil before Open
 }
 
-// Capabilities are the front's. Each node has a lane of its own.
+// Capabilities are for the front, which has no lane. Each node's stream has one.
 func (m *Master) Capabilities() protocol.Capabilities {
 	return protocol.Capabilities{Shared: true}
 }
 
-// Connect makes the connection of the front as soon as the nodes are known. Each node has a seat of its own. The connection executes
-// nothing: its replies make the stream pass each command on to a node.
+// Connect makes the connection of the front as soon as the nodes are known. It doesn't ask the admission, because each node has a seat. The
+// connection executes nothing: its replies make the stream pass each command on to a node.
 func (m *Master) Connect(ctx context.Context, _ protocol.Admission) (protocol.Conn, error) {
 	select {
 	case <-m.route.known:
@@ -542,11 +542,11 @@ func (m *Master) Connect(ctx context.Context, _ protocol.Admission) (protocol.Co
 	}), nil
 }
 
-// Close does nothing: the streams close the nodes.
+// Close does nothing, because the streams close the nodes.
 func (m *Master) Close() error { return nil }
 
-// Listen subscribes at one node, because the nodes pass messages on to each other. It returns when this node doesn't answer any more or has left the
-// cluster, so that the next call chooses a different node.
+// Listen subscribes at one node, because the nodes of a cluster pass messages on to each other. It returns when this node doesn't answer any more or
+// has left the cluster. The next call chooses a node that answers.
 func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	if m.route == nil {
 		return protocol.Unsent(errors.New("only a Locker can subscribe to a Redis Cluster"))
@@ -559,7 +559,7 @@ func (m *Master) Listen(ctx context.Context, process string, patience time.Durat
 	defer cancel(nil)
 	var watch sync.WaitGroup
 	defer watch.Wait()
-	watch.Go(func() { // the node may hang while Listen connects to it
+	watch.Go(func() { // needed because the node may hang while Listen connects to it
 		m.route.whileAlive(ctx, at)
 		cancel(fmt.Errorf("%s has left the cluster, or doesn't answer", at.master))
 	})

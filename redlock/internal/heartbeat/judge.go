@@ -1,6 +1,6 @@
-// Package heartbeat judges whether a process may lock beside others that have other masters. Every two seconds the process tells each of its masters
-// which servers it reaches, and whether it locks; the reply says what other processes have told. A Judge gets the masters' replies and the time; it
-// has no clock, asks nobody, and starts nothing. docs/DESIGN.md has the rule.
+// Package heartbeat decides whether a process may lock beside processes that have other masters. Every two seconds the process tells each of its
+// masters which servers it reaches, and whether it locks. The reply has the facts that other processes have told. A Judge gets the masters' replies
+// and the time. It has no clock, sends nothing, and starts no goroutine. docs/DESIGN.md has the rules ("The heartbeat").
 package heartbeat
 
 import (
@@ -16,45 +16,45 @@ import (
 )
 
 const (
-	// Every is the time between two beats. It is shorter than the time for which a fence is remembered: when a master's clock is set back, the
-	// processes know the latest time that it showed one beat ago.
+	// Every is the time between two beats. It is shorter than the time for which masters remember a fence. So when a master's clock is set back, the
+	// processes know a time that it showed at most one beat earlier.
 	Every = 2 * time.Second
-	// Settled is how long a process may take to notice that a server has restarted.
+	// Settled is how long a process may take to notice that a server has restarted, and to tell the masters.
 	Settled = 2 * Every
 	// Grace is how long a process that is about to lock waits for masters that don't answer.
 	Grace = Every / 4
 )
 
-// Judge knows the masters' replies to one process, and decides whether the process may lock. It isn't safe for concurrent use.
+// Judge has the masters' replies to one process, and decides whether the process may lock. It isn't safe for concurrent use.
 type Judge struct {
 	id      string
 	own     About
 	masters []master
 	number  int64
-	entered int64               // the last beat before the present state: a master that answers a later one knows the state
-	since   int64               // since when the process locks, on the masters' clocks in microseconds; or begins, or waits
-	began   time.Time           // since when the process has been about to lock
-	next    time.Time           // the process isn't about to lock again before this time
+	entered int64               // the number of the last beat before the present state; a master that answers a later beat knows the state
+	since   int64               // the time since which the process locks, on the masters' clocks in microseconds; or begins, or waits
+	began   time.Time           // when the process began to be about to lock
+	next    time.Time           // the process doesn't try to begin again before this time
 	known   map[string]*Process // other processes that some master still remembers, by ID
-	refusal error               // the reason if no lock may be taken now, or nil
+	refusal error               // the reason why no lock may be taken now, or nil
 	pause   func() time.Duration
 
-	logged   map[string]bool // subjects that the log has already had
-	changing time.Time       // when processes with other masters last locked; zero if none has, or after the log said that none does any more
+	logged   map[string]bool // the subjects that were logged already
+	changing time.Time       // when a process with other masters was last known to lock; zero if none was, or once the end of the change was logged
 	notes    []Note
-	again    bool // the masters must get a beat soon
+	again    bool // the masters must soon get a beat
 }
 
 type master struct {
-	run      string    // the run of the last server; empty if none was reached, or if the server doesn't tell
-	started  time.Time // when that server was started, or up to a second later; zero if the server doesn't tell
+	run      string    // the run ID of the last server; empty if no server was reached, or if it reports none
+	started  time.Time // when that server started, or up to a second later; zero if the server doesn't report its uptime
 	up       bool      // the master has answered the last beat, or was reached after it
 	gone     bool      // nothing listens at the master's address
-	answered time.Time // when the last beat with the present state was sent that the master has answered; zero if there is none
+	answered time.Time // when the last answered beat with the present state was sent; zero if there is none
 
-	time, born int64     // the master's clock in its last reply, and since when it remembers
-	bornRun    string    // the run of the server that sent that reply
-	sent       time.Time // when the beat was sent that got that reply
+	time, born int64     // the master's clock in its last reply, and the beginning of the master's memory
+	bornRun    string    // the run ID of the server that sent that reply
+	sent       time.Time // when the beat of that reply was sent
 }
 
 type Note struct {
@@ -76,10 +76,10 @@ func New(id string, own About, masters []string) *Judge {
 	return j
 }
 
-// Begins reports whether the process is about to lock: then Look must be called again soon.
+// Begins reports whether the process is about to lock. Then Look must soon be called again.
 func (j *Judge) Begins() bool { return j.since == begins }
 
-// Refusal returns the reason why no lock may be taken now, or nil. It is also nil before the masters have answered.
+// Refusal returns the reason why no lock may be taken now, or nil. It is also nil before the masters have replied.
 func (j *Judge) Refusal() error { return j.refusal }
 
 // Notes returns the log entries since the last call.
@@ -89,15 +89,15 @@ func (j *Judge) Notes() []Note {
 	return notes
 }
 
-// Again reports whether, since the last call, something has changed that the masters must hear soon.
+// Again reports whether the masters must soon get a beat, because of a change since the last call.
 func (j *Judge) Again() bool {
 	again := j.again
 	j.again = false
 	return again
 }
 
-// Until returns the time until which the process may lock without a further beat. Until then, a quorum of the masters remembers that the process
-// locks. The time is zero if the process may not lock.
+// Until returns the time until which the process may lock without a further beat, because a quorum of the masters remembers until then that the
+// process locks. The time is zero if the process may not lock.
 func (j *Judge) Until() time.Time {
 	if j.since <= begins {
 		return time.Time{}
@@ -105,7 +105,7 @@ func (j *Judge) Until() time.Time {
 	return j.remembered()
 }
 
-// remembered returns until when a quorum certainly remembers that the process locks, or is about to.
+// remembered returns the time until which a quorum certainly remembers that the process locks, or is about to.
 func (j *Judge) remembered() time.Time {
 	answered := make([]time.Time, len(j.masters))
 	for i := range j.masters {
@@ -120,7 +120,7 @@ func (j *Judge) remembered() time.Time {
 	return at.Add(life - life/100 - 2*time.Millisecond) // clocks may run apart
 }
 
-// before reports whether now is before t by both the monotonic and the wall clock, because the monotonic clock stops while the host is suspended.
+// before reports whether now is before t by both the monotonic and the wall clock. The monotonic clock stops while the host is suspended.
 func before(now, t time.Time) bool { return now.Before(t) && now.Round(0).Before(t.Round(0)) }
 
 func (j *Judge) Look(now time.Time) {
@@ -156,9 +156,9 @@ func (j *Judge) Look(now time.Time) {
 	j.tellOfOthers(now)
 }
 
-// rivals returns an incompatible process that locks or is about to, and one that has locked for longer than this process, which must stop then. A
-// locking process may have lost, only for a moment, the masters that make it incompatible. So it stays a rival for as long as masters remember a
-// process.
+// rivals returns a rival and an elder, or nil for each. A rival is an incompatible process that locks or is about to. An elder is a rival that has
+// locked for longer than this process, which then must stop. A locking process may have lost, only for a moment, the masters that make it
+// incompatible. So it stays a rival for as long as masters remember a process.
 func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	for _, p := range j.known {
 		compatible := j.compatible(p)
@@ -175,7 +175,7 @@ func (j *Judge) rivals(now time.Time) (rival, elder *Process) {
 	return rival, elder
 }
 
-// before decides which of several rivals the log names.
+// before decides which of several processes is named in errors and the log.
 func (p *Process) before(other *Process) bool {
 	return cmp.Or(cmp.Compare(p.Since, other.Since), strings.Compare(p.ID, other.ID)) < 0
 }
@@ -194,8 +194,8 @@ func (j *Judge) begin(now time.Time) {
 	j.become(begins)
 }
 
-// stop makes the process stop locking, or wait, because of another process. It tries again after a random pause, so that two processes that begin at
-// the same time don't block each other forever.
+// stop makes the process stop locking, or stop trying to, because of another process. The process tries again after a random pause. Without it, two
+// processes that begin at the same time could block each other forever.
 func (j *Judge) stop(now time.Time) {
 	j.next = now.Add(j.pause())
 	j.become(waits)
@@ -216,17 +216,17 @@ func (j *Judge) reach(now time.Time, i int) {
 		return
 	}
 	own.Run, j.again = run, true
-	if j.since == begins { // the masters don't know this run yet
+	if j.since == begins { // the masters don't know yet that this run can vote for the process
 		j.begin(now)
 	}
 }
 
-// lose notes that a master isn't reached, and so can't vote.
+// lose notes that a master isn't reached, so that it can't vote.
 func (j *Judge) lose(i int) {
 	j.masters[i].up, j.own.Masters[i].Run = false, ""
 }
 
-// decide lets a process that is about to lock do so, if no other process prevents it.
+// decide makes a process that is about to lock start to lock, unless a rival prevents that.
 func (j *Judge) decide(now time.Time, rival *Process) {
 	complete, answered := true, 0
 	var times []int64
@@ -243,18 +243,18 @@ func (j *Judge) decide(now time.Time, rival *Process) {
 	switch {
 	case rival != nil:
 		j.stop(now)
-	case !before(now, j.began.Add(Every)): // the first replies are too old by now
+	case !before(now, j.began.Add(Every)): // the first replies are too old
 		j.begin(now)
 	case !complete:
-	case answered < j.own.quorum(): // the process must not block others meanwhile, and tries again when masters have answered
+	case answered < j.own.quorum(): // the process withdraws, so that it doesn't block others, and tries again when more masters are reached
 		for i := range j.masters {
 			if j.masters[i].answered.IsZero() {
 				j.lose(i)
 			}
 		}
 		j.become(waits)
-	default: // lock since the present time on most masters' clocks
-		if len(times) == 0 { // no master has told its time
+	default: // the process locks from now on, by the median of the masters' clocks
+		if len(times) == 0 { // no master has reported its time
 			times = append(times, now.UnixMicro())
 		}
 		slices.Sort(times)
@@ -273,15 +273,16 @@ func (j *Judge) Beat() *protocol.Beat {
 	return &protocol.Beat{Asks: asks, ID: j.id, Number: j.number, Life: j.own.life(), Kind: j.kind(), Since: j.since, About: j.own.text()}
 }
 
-// kind returns a word that processes with the same servers and settings share. A process that knows the eldest of a kind need not know the others.
+// kind returns a word that is the same for processes with the same servers and settings. Of each kind, a process needs to know only the eldest
+// process.
 func (j *Judge) kind() string {
 	runs := j.own.runs()
 	slices.Sort(runs)
 	return fmt.Sprintf("%d/%d/%d/%d/%s", j.own.Wire, j.own.MaxTTL, j.own.Covers, len(j.masters), strings.Join(runs, ","))
 }
 
-// Reached notes, before the server votes, which server a master's address now leads to. The server may have had a different address before. lostUntil
-// is the time until which the server is excluded because it has lost its data; that loss isn't a new one.
+// Reached notes the server that was reached at a master's address, before that server votes. The server may have had a different address before.
+// lostUntil is the time until which the server is excluded because it has lost its data. That loss must not count again.
 func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil time.Time) {
 	m, run := &j.masters[i], server.RunID
 	if m.sent.Before(lostUntil) {
@@ -297,7 +298,7 @@ func (j *Judge) Reached(now time.Time, i int, server protocol.Server, lostUntil 
 		j.keepRivals(now)
 	}
 	if m.run, m.started = run, (time.Time{}); server.HasUptime {
-		m.started = server.Received.Add(time.Second - max(server.Uptime, 0)) // the uptime is negative if the server's clock was set back
+		m.started = server.Received.Add(time.Second - max(server.Uptime, 0)) // an uptime is negative if the server's clock was set back
 	}
 	j.reach(now, i)
 	j.Look(now)
@@ -321,7 +322,7 @@ func (j *Judge) Answered(now time.Time, i int, b *protocol.Beat, sent time.Time,
 	return lost
 }
 
-// Knew returns since when a master remembers, according to its earlier replies, or 0.
+// Knew returns the beginning of a master's memory, according to the master's earlier replies, or 0.
 func (j *Judge) Knew(now time.Time, i int) int64 {
 	if m := &j.masters[i]; m.run != "" && m.bornRun == m.run && before(now, m.sent.Add(protocol.BeatMemory/2)) {
 		return m.born
@@ -329,14 +330,14 @@ func (j *Judge) Knew(now time.Time, i int) int64 {
 	return 0
 }
 
-// KnowsNothing treats a master as one that knows no process. Such a master denies the beats, or is a Redis Cluster in which the node with the beats
-// is down, while its other nodes still grant locks.
+// KnowsNothing treats a master as if it had replied that it knows no other process. The master denies the beats; or it is a Redis Cluster, of which
+// the node with the beats is down, while other nodes still grant locks.
 func (j *Judge) KnowsNothing(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.heard(now, i, b, sent)
 }
 
-// keepRivals remembers incompatible processes that lock for as long from now on as masters remember a process, because a master may have forgotten
-// them. Such a process will send its beat again, but perhaps not at once: a process that was suspended meanwhile waits for its restart guard first.
+// keepRivals makes incompatible processes that lock stay rivals for as long from now on as masters remember a process, because a master may have
+// forgotten them. Such a process will send its beat again, but perhaps not at once: if it was suspended, it first waits for its restart guard.
 func (j *Judge) keepRivals(now time.Time) {
 	for _, p := range j.known {
 		if p.Since > begins && !j.compatible(p) {
@@ -356,7 +357,7 @@ func (j *Judge) heard(now time.Time, i int, b *protocol.Beat, sent time.Time) {
 	j.Look(now)
 }
 
-// hear notes another process's beat. The latest beat counts, whichever master has it.
+// hear notes another process's beat. The latest beat counts, whichever master reports it.
 func (j *Judge) hear(now time.Time, p Process) {
 	former := j.known[p.ID]
 	switch {
@@ -375,7 +376,7 @@ func (j *Judge) hear(now time.Time, p Process) {
 	j.known[p.ID] = &p
 }
 
-// Failed notes that a master has given no reply to a beat; gone says that nothing listens there.
+// Failed notes that a master has given no reply to a beat. gone reports whether nothing listens at the master's address.
 func (j *Judge) Failed(now time.Time, i int, b *protocol.Beat, gone bool) {
 	if b.Number <= j.entered {
 		j.again = true
@@ -386,7 +387,7 @@ func (j *Judge) Failed(now time.Time, i int, b *protocol.Beat, gone bool) {
 	j.Look(now)
 }
 
-// Missed notes that a master hasn't answered a beat before the next is due.
+// Missed notes that a master hasn't answered a beat when the next one is due.
 func (j *Judge) Missed(now time.Time, i int) {
 	j.lose(i)
 	j.Look(now)
@@ -409,7 +410,8 @@ func (j *Judge) tellOfOthers(now time.Time) {
 			j.noteOnce(p.About.String(), "another process has other masters, and both could hold the same lock: the process that was here first goes on, the other waits until it is gone (docs/operations.md)",
 				"its masters", p.About.String(), "our masters", j.own.String(), "process", p.Name)
 		}
-		// Servers other than ours count only after two beats, in which p may notice that a server has restarted. Another number of masters counts at once.
+		// A difference in servers counts only after two beats, in which p may notice that a server has restarted. A different number of masters
+		// counts at once.
 		if p.Since != waits && p.Wire == j.own.Wire && (p.differs() || len(p.Masters) != len(j.masters)) && (other == nil || p.before(other)) {
 			other = p
 		}
@@ -424,7 +426,7 @@ func (j *Judge) tellOfOthers(now time.Time) {
 		j.note(slog.LevelInfo, "another set of masters is in use: the masters are being changed, or the configurations differ", "its masters", other.About.String(), "our masters", j.own.String(), "process", other.Name)
 	case other != nil:
 		j.changing = now
-	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // of equals, masters name one
+	case !j.changing.IsZero() && now.Sub(j.changing) >= Settled && j.since > begins && j.up() >= j.own.quorum(): // masters report one process of each kind, so none with other masters is left
 		j.changing = time.Time{}
 		j.note(slog.LevelInfo, "all processes have the same masters now, and no lock of another set is left: the next step of a change can be taken", "masters", j.own.String())
 	}
@@ -447,8 +449,8 @@ func (j *Judge) noteOnce(about, text string, args ...any) {
 	j.note(slog.LevelError, text, args...)
 }
 
-// conflict returns the reason why a process must not lock: the masters of another process have majorities that may share no server with ours, or
-// its version has a different wire.
+// conflict returns the reason why this process must not lock beside another one. The other process's masters have majorities that may share no server
+// with ours, or its version has a different wire.
 func (j *Judge) conflict(other *Process) error {
 	if other.Wire != j.own.Wire {
 		return fmt.Errorf("another process keeps its locks on the masters in another way, and was here first: %s has version %s, and ours is %s; end all processes of one of the two versions (docs/operations.md, Upgrading)", other.Name, other.Version, j.own.Version)

@@ -12,8 +12,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// wire is the number of the way in which locks are kept on the masters: the keys, their content, and the scripts. Raise it when processes of the
-// version before would not exclude processes of this version. Versions from before this number send none.
+// wire is the version of the locks' format on the masters: the keys, their content, and the scripts. Raise it if processes of the previous version
+// would not exclude processes of this version. Versions from before this number send none.
 const wire = 1
 
 // About has the facts that a process sends about itself with each beat. Name, Version and Started are only for people.
@@ -21,21 +21,21 @@ type About struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
 	Wire    int      `json:"wire"`
-	Started int64    `json:"started_ms"` // when the process started, by its own clock
+	Started int64    `json:"started_ms"` // when the process started, by the process's clock
 	MaxTTL  int64    `json:"max_ttl_ms"`
 	Covers  int64    `json:"covers_ms"` // the longest max TTL of another process for which the restart guard of this process is long enough
-	Masters []Server `json:"servers"`   // versions without a wire look for another name, find no masters, and so refuse to lock
+	Masters []Server `json:"servers"`   // versions without a wire read a different field, find no masters there, and so refuse to lock
 }
 
 type Server struct {
 	Name string `json:"name"`          // the master's name in this process
-	Run  string `json:"run,omitempty"` // the run ID of the server, or unknown; empty if the server wasn't reached at the last beat, and so can't vote
+	Run  string `json:"run,omitempty"` // the run ID of the server, or unknown; empty if the server wasn't reached at the last beat, so that it can't vote
 }
 
-// unknown stands for a server that was reached but doesn't send its run ID, and for a Redis Cluster. It may be any server.
+// unknown stands for a server that was reached but doesn't report its run ID, and for a Redis Cluster. It may equal any server.
 const unknown = "?"
 
-// runs returns the servers that can vote for the process.
+// runs returns the run IDs of the servers that can vote for the process.
 func (a *About) runs() (runs []string) {
 	for _, m := range a.Masters {
 		if m.Run != "" {
@@ -45,7 +45,7 @@ func (a *About) runs() (runs []string) {
 	return runs
 }
 
-// union returns the smallest number of servers that both sets together can have.
+// union returns the smallest number of servers that the two sets together can have.
 func union(a, b []string) int {
 	common, wild := 0, 0 // wild counts the unknown servers, each of which may equal any server of the other set
 	for _, run := range slices.Concat(a, b) {
@@ -64,8 +64,8 @@ func union(a, b []string) int {
 
 func (a *About) quorum() int { return quorum.Of(len(a.Masters)) }
 
-// runsOf returns the servers that can vote for another process. If a server of the same name has started after the process sent its beat, the
-// server's present run counts, because the former run has no vote any more.
+// runsOf returns the run IDs of the servers that can vote for another process. If a server of the same name has restarted since the process sent its
+// beat, its present run counts, because the former run has no vote any more.
 func (j *Judge) runsOf(p *Process) (runs []string) {
 	for _, server := range p.Masters {
 		if server.Run == "" {
@@ -81,7 +81,7 @@ func (j *Judge) runsOf(p *Process) (runs []string) {
 	return runs
 }
 
-// compatible reports whether each quorum of another process shares a server with each quorum of ours.
+// compatible reports whether each quorum of another process shares a server with each quorum of this one.
 func (j *Judge) compatible(p *Process) bool {
 	return j.own.Wire == p.Wire && quorum.Overlap(len(j.own.Masters), len(p.Masters), union(j.own.runs(), j.runsOf(p)))
 }
@@ -91,12 +91,12 @@ func (j *Judge) same(p *Process) bool {
 	return j.own.Wire == p.Wire && len(j.own.Masters) == len(p.Masters) && union(j.own.runs(), j.runsOf(p)) <= len(p.Masters)
 }
 
-// alike reports whether another process may have the same masters and settings, so that neither needs to know of the other.
+// alike reports whether another process may have the same masters and settings, so that neither needs reports about the other.
 func (j *Judge) alike(p *Process) bool {
 	return j.same(p) && j.own.MaxTTL == p.MaxTTL && j.own.Covers == p.Covers
 }
 
-// life is how long a master remembers a process after its last beat. By then no lock of the process is left, and no fence of it is ahead of any
+// life returns how long a master remembers a process after its last beat. By then no lock of the process is left, and no fence of it is ahead of any
 // master's clock.
 func (a *About) life() time.Duration { return ms(a.MaxTTL) + protocol.FenceTTL }
 
@@ -123,31 +123,30 @@ type Process struct {
 	About
 	ID     string
 	Number int64
-	Since  int64     // since when it locks, on the masters' clocks in microseconds; or begins, or waits
-	Told   time.Time // when a master got its last beat, or a moment later
+	Since  int64     // the time since which the process locks, on the masters' clocks in microseconds; or begins, or waits
+	Told   time.Time // when a master got the process's last beat, or a moment later
 
 	text   string
-	met    time.Time // when this process first heard of the other
-	apart  time.Time // when it last locked with incompatible masters, or a master may have forgotten that it does; zero for never
-	unlike time.Time // since when its servers have been different; zero if they are the same
+	met    time.Time // when a master first reported the process to this one
+	apart  time.Time // when the process last locked with incompatible masters, or when a master may have forgotten that it does; zero for never
+	unlike time.Time // the time since which the process's servers have been different; zero if they are the same
 }
 
-// differs reports whether a process still says after two beats that it has other servers. Earlier it may not have noticed that a server has
-// restarted.
+// differs reports whether a process has had other servers for two beats. Before that, it may not have noticed that a server has restarted.
 func (p *Process) differs() bool { return !p.unlike.IsZero() && p.Told.Sub(p.unlike) >= Settled }
 
 // The values of Since of a process that doesn't lock.
 const (
 	waits  = -1
-	begins = 0 // it is about to lock
+	begins = 0 // the process is about to lock
 )
 
-// Parse reads one line of a master's reply to OpBeat or OpNames, which came at now. ok is false for a line of another version.
+// Parse reads one line of a master's reply, which came at now, to OpBeat or OpNames. ok is false if the line isn't of this version.
 func Parse(line string, now time.Time) (p Process, ok bool) {
 	return parse(line, now, nil)
 }
 
-// parse is Parse, and fills in processes that are already known.
+// parse is Parse. It doesn't decode the About of a known process again if the text is the same.
 func parse(line string, now time.Time, known map[string]*Process) (p Process, ok bool) {
 	words := strings.SplitN(line, " ", 5)
 	if len(words) < 5 {
@@ -175,14 +174,14 @@ func parse(line string, now time.Time, known map[string]*Process) (p Process, ok
 // Difference says how another present process differs from this one.
 type Difference struct {
 	Process string
-	Masters string        // its masters; empty if they are the same
-	MaxTTL  time.Duration // its max TTL; 0 if it is the same
-	Refused bool          // it may not lock, because other processes were there first
+	Masters string        // the process's masters; empty if they are the same
+	MaxTTL  time.Duration // the process's max TTL; 0 if it is the same
+	Refused bool          // the process may not lock, because incompatible processes were there first
 }
 
 func (j *Judge) Difference(p *Process) (d Difference) {
 	differs := p.differs()
-	if p.met.IsZero() { // a master has named it just now, so its earlier settings aren't known
+	if p.met.IsZero() { // a master has just reported the process, so its earlier servers aren't known
 		differs = !j.same(p)
 	}
 	if differs || p.Since == waits && !j.compatible(p) {
@@ -197,7 +196,8 @@ func (j *Judge) Difference(p *Process) (d Difference) {
 	return d
 }
 
-// Differences returns how other processes differ, according to the masters' replies. It names one of several equal processes.
+// Differences returns how other processes differ from this one, according to the masters' replies. Of several processes with the same difference, it
+// returns one.
 func (j *Judge) Differences(now time.Time) (all []Difference) {
 	for _, p := range j.known {
 		if d := j.Difference(p); d != (Difference{}) && now.Sub(p.Told) <= Settled {

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Turn is a call that holds a key, or waits for it, as its process tells it to the masters with its beats.
+// Turn is the description of a call that holds a key, or waits for it. Its process sends it to the masters with its beats.
 type Turn struct {
 	Label string `json:"l,omitempty"`
-	Since int64  `json:"s"` // in milliseconds, by the clock of its process
+	Since int64  `json:"s"` // in milliseconds since 1970, by the clock of the process
 	Fence uint64 `json:"f,omitempty"`
-	Wait  int    `json:"w,omitempty"` // calls of that process that wait for the key
+	Wait  int    `json:"w,omitempty"` // how many calls of the process wait for the key
 	*Request
-	Line []Turn `json:"q,omitempty"` // the calls of Wait that are behind this one, the next first
+	Line []Turn `json:"q,omitempty"` // the waiting calls behind this one, the next one first
 }
 
-// Request is the request for which a call is. Its fields are those of redlock.Request.
+// Request describes the HTTP request of a call. Its fields are those of redlock.Request.
 type Request struct {
 	Method   string `json:"m,omitempty"`
 	Path     string `json:"p,omitempty"`
@@ -27,11 +27,12 @@ type Request struct {
 }
 
 const (
-	maxTurns = 16 << 10 // bytes of a beat; one turn takes a quarter at most
+	maxTurns = 16 << 10 // the most bytes of turns in a beat; one turn takes a quarter of them at most
 	maxLine  = 20
 )
 
-// TurnLines returns the lines of a beat about turns, each with the hash of its key, as far as there is room. Long lines of calls are shortened.
+// TurnLines returns the lines about turns in a beat, each with the hash of its key. It stops when maxTurns bytes are used, and shortens long lists of
+// waiting calls.
 func TurnLines(turns iter.Seq2[string, Turn]) string {
 	var lines strings.Builder
 	for hash, t := range turns {
@@ -50,7 +51,7 @@ func TurnLines(turns iter.Seq2[string, Turn]) string {
 	return lines.String()
 }
 
-// ParseTurn returns nil for a text of another version.
+// ParseTurn returns nil if the text isn't a turn of this version.
 func ParseTurn(text string) *Turn {
 	t := new(Turn)
 	if json.Unmarshal([]byte(text), t) != nil {

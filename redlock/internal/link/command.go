@@ -10,23 +10,23 @@ import (
 
 var errAbandoned = protocol.Unsent(errors.New("abandoned before it was sent"))
 
-// Command is a command on its way through a stream to one master, with its reply.
+// Command is a command to one master, with its reply, while a stream sends it.
 type Command struct {
 	protocol.Command
 	Master    int
-	Abandoned *atomic.Bool // drop the command if it hasn't been sent when this becomes true (see unneeded); may be nil
-	former    *Command     // of an acquire: the release of the lock before, which the same command does
+	Abandoned *atomic.Bool // if it becomes true before the command was sent, the stream drops the command (see unneeded); may be nil
+	former    *Command     // of an acquire: the release that the same script call does first; or nil
 	acquire   *Command     // of a release or extend: the acquire of the same attempt
-	until     time.Time    // of a release: don't repeat it after this, once it was sent; of an extend: take no free key after this
-	Forced    bool         // of a release: send it even if the master seems to have nothing to release
-	Counted   bool         // of an acquire: its attempt has counted the reply
-	moves     int          // how often it was sent again because a server without the key or the script had not executed it
-	To        Receiver     // gets the command when it is answered; may be nil
+	until     time.Time    // of a release that was sent: the time after which it isn't repeated; of an extend: the time after which it takes no free key
+	Forced    bool         // of a release: the stream sends it even if the master seems to have nothing to release
+	Counted   bool         // of an acquire: the attempt has counted the reply
+	moves     int          // how often the command was sent again because a server lacked the key's hash slot or the script
+	To        Receiver     // gets the command with its reply; may be nil
 
-	// For an acquire: what the master may have of its attempt. The stream's mu guards these fields.
+	// For an acquire: the traces that its attempt may have left on the master. The stream's mu guards these fields.
 	mayHold  bool      // the acquire may have taken the key
 	extended bool      // an extend was sent, and may have renewed the key
-	mayTake  time.Time // until then, an extend whose reply was lost may still take the key
+	mayTake  time.Time // until then, an extend without a reply may still take the key
 	ticket   *TicketState
 
 	// For a release. The stream's mu guards these fields, too.
@@ -34,25 +34,25 @@ type Command struct {
 	due    time.Time // when the command must be repeated
 }
 
-// TicketState says what one master may have of a call's ticket, after all attempts of the call so far.
+// TicketState says whether one master may have a call's ticket, after all attempts of the call so far.
 type TicketState struct {
 	left      bool     // the master may have the ticket
-	uncertain bool     // a connection broke: the server may still read a command that leaves the ticket
-	owed      *Command // the release that waits to be repeated, and removes the ticket; or nil
+	uncertain bool     // a connection broke, so the server may still read a command that leaves the ticket
+	owed      *Command // the queued repetition of a release that removes the ticket; or nil
 }
 
-// Receiver gets answered commands. Receive must not block, because it runs on a stream's goroutine.
+// Receiver gets answered commands. Receive must not block, because it may run on a stream's goroutine.
 type Receiver interface{ Receive(*Command) }
 
 func NewAcquire(cmd protocol.Command, master int, abandoned *atomic.Bool, ticket *TicketState, to Receiver) Command {
 	return Command{Command: cmd, Master: master, Abandoned: abandoned, ticket: ticket, To: to}
 }
 
-// First makes an acquire do the release of the lock before it as well.
+// First makes the script call of an acquire do a release first.
 func (c *Command) First(release *Command) { c.former = release }
 
-// Release returns the release for an acquire that has, or may have, taken the key on its master. ticket is the caller's; the master keeps it if the
-// caller goes on waiting. alone means that nobody waited for the key.
+// Release returns the release for an acquire that has, or may have, taken the key on its master. ticket is the call's. If waiting is true, the master
+// keeps the ticket. alone means that no process waited for the key.
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
@@ -63,7 +63,7 @@ func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Comman
 	}
 }
 
-// Withdrawal returns a command that removes the ticket of a call that has won on other masters.
+// Withdrawal returns a command that removes from this master the ticket of a call that has won on other masters.
 func (c *Command) Withdrawal(ticket int64) *Command {
 	return &Command{
 		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads},
@@ -73,8 +73,8 @@ func (c *Command) Withdrawal(ticket int64) *Command {
 	}
 }
 
-// Extension returns the extend for an acquire that has taken the key on its master; it raises the fence there to the given one. A master that has
-// lost the key may take it again until refill; never if refill is zero.
+// Extension returns the extend for an acquire that has taken the key on its master. The extend also raises the master's fence to the given one. A
+// master that has lost the key may take it again until refill, and never if refill is zero.
 func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command {
 	return &Command{
 		Command:   protocol.Command{Op: protocol.OpExtend, Key: c.Key, Token: c.Token, TTL: c.TTL, Fence: fence},
@@ -86,7 +86,7 @@ func (c *Command) Extension(fence int64, refill time.Time, to Receiver) *Command
 	}
 }
 
-// Forced returns a command that belongs to no attempt, and is sent whatever the master seems to have.
+// Forced returns a command that belongs to no attempt. The stream sends it even if the master seems to have nothing to release.
 func Forced(cmd protocol.Command, to Receiver) *Command {
 	return &Command{Command: cmd, acquire: new(Command), Forced: true, To: to}
 }
@@ -104,7 +104,7 @@ func (c *Command) Again() bool {
 	return true
 }
 
-// NoRefill makes an extend renew an existing lease, but take no free key.
+// NoRefill makes an extend only renew an existing lease, and take no free key.
 func (c *Command) NoRefill() { c.until, c.RefillUntil = time.Time{}, 0 }
 
 func (c *Command) deliver() {
@@ -114,19 +114,19 @@ func (c *Command) deliver() {
 	}
 }
 
-// takeFormer removes the former release from an acquire and returns it. A lock keeps its acquires for as
-// long as it is held. With their former releases, each lock would keep all locks before it in memory.
+// takeFormer removes the former release from an acquire and returns it. A lock keeps its acquires for as long as it is held. If these kept their
+// former releases, each lock would keep all earlier locks on its key in memory.
 func (c *Command) takeFormer() *Command {
 	former := c.former
 	c.former = nil
 	return former
 }
 
-// givenUp reports whether nobody waits for the command any more. A stream doesn't give up its own questions.
+// givenUp reports whether the command's caller doesn't wait for it any more. The stream's own questions have no caller.
 func (c *Command) givenUp() bool { return c.Abandoned != nil && c.Abandoned.Load() }
 
-// unneeded reports whether the command need not be sent, because its attempt is over, or because it releases an attempt of which the master can have
-// nothing. Callers hold the stream's mu.
+// unneeded reports whether the command need not be sent: its caller has left, or it releases an attempt that has left nothing on the master. Callers
+// hold the stream's mu.
 func (c *Command) unneeded() bool {
 	switch c.Op {
 	case protocol.OpAcquire, protocol.OpExtend, protocol.OpForce, protocol.OpInspect, protocol.OpNames, protocol.OpRecall, protocol.OpStore:
@@ -134,13 +134,13 @@ func (c *Command) unneeded() bool {
 	case protocol.OpRelease:
 		a := c.acquire
 		nothing := !a.mayHold && !a.extended && (a.ticket == nil || !a.ticket.left)
-		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // the master has the ticket, and must keep it
+		queued := c.Queue && !a.mayHold && a.Reply.Status == protocol.StatusHeld // the master has the ticket already, and must keep it
 		return !c.Forced && (nothing || queued)
 	}
 	return false
 }
 
-// sending notes what the master may have once the command is sent. Callers hold the stream's mu.
+// sending notes the traces that the command may leave on the master. Callers hold the stream's mu.
 func (c *Command) sending(now time.Time) {
 	switch c.Op {
 	case protocol.OpAcquire:
@@ -163,8 +163,8 @@ func (c *Command) sending(now time.Time) {
 	}
 }
 
-// sendingRelease allows the release to be repeated for the TTL, counted from when it is first sent: until then its acquire may have been on its way
-// to a master that hung.
+// sendingRelease lets the release be repeated for the TTL, counted from when the release is first sent. Its acquire may have been on its way to a
+// master that hung until then.
 func (c *Command) sendingRelease(now time.Time) {
 	if c.sentAt.IsZero() {
 		c.until = now.Add(c.TTL)
@@ -172,7 +172,7 @@ func (c *Command) sendingRelease(now time.Time) {
 	c.sentAt = now
 }
 
-// answered notes what the master has according to the reply. Callers hold the stream's mu.
+// answered notes the traces that the command has left on the master according to the reply. Callers hold the stream's mu.
 func (c *Command) answered() {
 	err := c.Reply.Err
 	unsure := err != nil && !errors.Is(err, protocol.ErrRefused) && !errors.Is(err, protocol.ErrUnsent)
@@ -189,14 +189,13 @@ func (c *Command) answered() {
 	case c.Op == protocol.OpAcquire && c.Slots > 1 && c.Reply.Status == protocol.StatusGranted && ticket != nil && !c.givenUp():
 		ticket.left = false // a grant removes the call's ticket
 	case c.Op == protocol.OpRelease && err != nil && ticket != nil:
-		ticket.left = true // a release that removes the ticket may not have arrived
+		ticket.left = true // the release may not have arrived, and so not have removed the ticket
 	case c.Op == protocol.OpExtend && unsure && c.until.After(c.acquire.mayTake):
 		c.acquire.mayTake = c.until
 	}
 }
 
-// acknowledged reports whether a release has certainly had its effect and need not be repeated. A reply
-// alone is not enough:
+// acknowledged reports whether a release has certainly had its effect and need not be repeated. A reply alone is not enough:
 //   - If the connection broke between acquire and release, the server may read the acquire after the
 //     release. Then only a release that deleted the key is proof.
 //   - If the reply to an extend was lost, the server may read the extend late, and take the key again until the
@@ -222,8 +221,8 @@ func (c *commands) drop(n int) {
 	*c = (*c)[:rest]
 }
 
-// isShort reports whether the empty buffers of a socket have room for the command, which contains its key up to five times. A result can be long, and
-// so can a beat, which tells each turn of its process.
+// isShort reports whether the empty buffers of a socket have room for the command. A command contains its key up to five times. A result can be long,
+// and so can a beat, which has all turns of its process.
 func (c *Command) isShort() bool {
 	return c.Result() == nil && c.Op != protocol.OpBeat && len(c.Key) <= 1<<10
 }

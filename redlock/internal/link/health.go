@@ -13,10 +13,9 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// latency adapts a master's timeout to its round trips, as TCP does (RFC 6298): the smoothed round trip plus
-// four deviations. A deviation is taken as at least an eighth of the round trip, because a path that was
-// steady so far need not remain so. The timeout is never below the floor, which is the setting, nor above
-// four times that.
+// latency adapts a master's timeout to its round trips, as TCP does (RFC 6298): the timeout is the smoothed round trip plus four deviations. A
+// deviation counts as at least an eighth of the round trip, because a path that has been steady may not stay so. The timeout is at least the floor,
+// which is the configured timeout, and at most four times the floor.
 type latency struct {
 	floor     time.Duration
 	smoothed  time.Duration
@@ -27,7 +26,7 @@ type latency struct {
 	recent    recent
 }
 
-// recent counts the replies of the last minute, and how many of them came too late for their callers.
+// recent counts the replies of the last minute, and the late ones among them, which came after the timeout.
 type recent struct {
 	replies, late [minuteParts]int
 	began         time.Time     // when the first part began
@@ -37,7 +36,7 @@ type recent struct {
 
 const (
 	minuteParts = 6
-	fewLate     = 3 // the fewest late replies by which a master is judged
+	fewLate     = 3 // with fewer late replies, a master doesn't count as slow
 )
 
 func (r *recent) count(late bool, now time.Time) {
@@ -49,7 +48,7 @@ func (r *recent) count(late bool, now time.Time) {
 	}
 }
 
-// moveTo drops the counts that are older than a minute.
+// moveTo begins the part of the present time, and drops the counts that are older than a minute.
 func (r *recent) moveTo(now time.Time) {
 	if r.began.IsZero() {
 		r.began = now
@@ -70,7 +69,7 @@ func (r *recent) sums(now time.Time) (replies, late int) {
 	return replies, late
 }
 
-// share returns the share of late replies in the last minute, or 0 if they are few.
+// share returns the share of late replies in the last minute, or 0 if fewer than fewLate were late.
 func (r *recent) share(now time.Time) float64 {
 	replies, late := r.sums(now)
 	if late < fewLate {
@@ -79,12 +78,12 @@ func (r *recent) share(now time.Time) float64 {
 	return float64(late) / float64(replies)
 }
 
-// ErrSlow means that half of a master's replies come too late to count.
+// ErrSlow means that half of a master's replies come after the timeout.
 var ErrSlow = errors.New("slow")
 
-// slow returns an ErrSlow if half of the last minute's replies came too late, or a quarter for a master that is known to be slow; otherwise nil. A
-// master that has been silent for more than twice as long as its last late reply took counts as hanging, and not as slow. Callers hold the stream's
-// mu.
+// slow returns an ErrSlow if half of the last minute's replies came after the timeout, or a quarter of them if known is true: the master is already
+// known to be slow. Otherwise it returns nil. A master that has been silent for more than twice as long as its last late reply took counts as
+// hanging, and not as slow. Callers hold the stream's mu.
 func (l *latency) slow(known bool, silence time.Duration, now time.Time) error {
 	share := 2
 	if known {
@@ -99,12 +98,12 @@ func (l *latency) slow(known bool, silence time.Duration, now time.Time) error {
 		ErrSlow, late, replies, latest.Round(time.Millisecond), (latest / 2).Round(time.Millisecond))
 }
 
-// perBatch is how much of a round trip justifies a further batch in flight: many small batches cost both
-// sides more than their callers gain.
+// perBatch is the part of a round trip for each batch in flight. With a shorter part, many small batches would cost both sides more than their
+// callers gain.
 const perBatch = 50 * time.Microsecond
 
-// window returns how many batches should be in flight: two, so that one is at the master while the reply to
-// the other is on its way, and more the farther away the master is. Callers hold the stream's mu.
+// window returns how many batches may be in flight: at least two, so that one is at the master while the reply to the other is on its way, and more
+// for a master that is farther away. Callers hold the stream's mu.
 func (l *latency) window() int { return max(2, int(l.nearest/perBatch)) }
 
 func (l *latency) ceiling() time.Duration { return 4 * l.floor }
@@ -148,12 +147,12 @@ func (l *latency) advice() string {
 
 type State struct {
 	Name        string
-	Err         error     // the reason why the master takes no acquires; nil while it does, or while a connection is being made
-	Since       time.Time // since when the master has taken no acquires; zero while it does
+	Err         error     // the reason why the master isn't available; nil while it is, or while a connection is being made
+	Since       time.Time // when the failure began, if it has been reported; otherwise zero
 	Connected   bool
 	Asked       bool      // the stream sends acquires to the master
 	Resumes     time.Time // when the master may vote again after the last jump of its clock
-	CountsFrom  time.Time // when the master counts as usable again, if it works until then; zero if it doesn't work
+	CountsFrom  time.Time // when the master's recovery will be reported, if it works until then; zero if it doesn't work
 	Late        float64   // the share of the last minute's replies that came after the timeout
 	RoundTrip   time.Duration
 	ClockOffset time.Duration // how far the master's clock is ahead of ours
@@ -162,16 +161,16 @@ type State struct {
 
 func (s State) Available() bool { return s.Err == nil && s.Connected }
 
-// health is the reported state of a master, and how long the master must be well before its recovery is reported. Each failure within a minute of a
-// recovery doubles that time, so a master that comes and goes is reported twice a minute at most. Only reports depend on health. The stream's mu
-// guards it.
+// health is the reported state of a master, and how long the master must work before its recovery is reported. Each failure within a minute of a
+// recovery doubles that time, so that a master that fails again and again is reported at most twice a minute. Only reports depend on health. The
+// stream's mu guards it.
 type health struct {
 	reported   error // the last reported failure; nil while the master is usable
 	illSince   time.Time
-	wellSince  time.Time                    // since when the master has done everything it was asked, while it is reported as failed
-	probation  time.Duration                // how long the master must have been well before its recovery is reported
+	wellSince  time.Time                    // since when the master has executed all commands, while it is reported as failed; otherwise zero
+	probation  time.Duration                // how long the master must work before its recovery is reported
 	recovered  time.Time                    // when the master's last recovery was reported
-	reportedAs struct{ slow, refuses bool } // already reported during this failure
+	reportedAs struct{ slow, refuses bool } // whether these reasons were reported during this failure
 }
 
 const (
@@ -179,7 +178,7 @@ const (
 	mostProbation  = time.Minute
 )
 
-// learn notes the latest error of the master, or nil if the master did all commands. It reports whether the state must be reported.
+// learn notes the latest error of the master, or nil if the master has executed all commands. tell reports whether the change must be reported.
 func (h *health) learn(err error, now time.Time) (tell bool) {
 	former := h.reported
 	if err == nil {
@@ -213,13 +212,13 @@ func (h *health) learn(err error, now time.Time) (tell bool) {
 	return tell
 }
 
-// absence is the time in which a master doesn't do what it is asked, whether that is reported or not.
+// absence is a time in which a master doesn't execute commands, whether that is reported or not.
 type absence struct {
-	since time.Time // zero: there is none
+	since time.Time // zero for no absence
 	why   error
 }
 
-// begins notes that an absence began at this time, unless one lasts already.
+// begins notes that an absence began at this time, unless one has begun earlier.
 func (a *absence) begins(why error, at time.Time) {
 	if a.since.IsZero() {
 		a.since = at
@@ -227,7 +226,7 @@ func (a *absence) begins(why error, at time.Time) {
 	a.why = why
 }
 
-// countsFrom returns when a master that is well again will count as usable, if it stays well; zero if it isn't well.
+// countsFrom returns when the recovery of a master that works again will be reported, if it goes on working. It is zero if the master doesn't work.
 func (h *health) countsFrom() time.Time {
 	if h.wellSince.IsZero() {
 		return time.Time{}
@@ -247,13 +246,13 @@ func (e *probationError) Error() string {
 
 func (e *probationError) Unwrap() error { return e.failure }
 
-// hangCheck finds out why a connection gives no replies. Either the server hangs: then the connection is kept,
-// because the server will read our commands in their order when it wakes up. Or something on the way has
-// forgotten the connection (a firewall, an address that has moved): then the server answers on a new one.
+// hangCheck finds out why a connection gives no replies. If the server hangs, the connection is kept, because the server will read our commands in
+// order when it wakes up. But a firewall may have forgotten the connection, or the address may have moved. Then the server answers on a new
+// connection, which replaces this one.
 type hangCheck struct {
 	stream      *Stream
 	ctx         context.Context
-	replacement chan protocol.Conn // gets the new connection, if the server answers on that one only
+	replacement chan protocol.Conn // gets the new connection, if the server answers only on that one
 	running     sync.WaitGroup
 
 	// The stream's mu guards these.
@@ -262,8 +261,8 @@ type hangCheck struct {
 	pause  time.Duration
 }
 
-// start starts a trial of a second connection, unless one is running or it is too soon, and returns when to
-// call it again. Callers hold the stream's mu.
+// start starts a trial of a second connection, unless one is running or it is too early. It returns the time at which it must be called again.
+// Callers hold the stream's mu.
 func (h *hangCheck) start(now time.Time) time.Time {
 	switch {
 	case !h.stream.master.Capabilities().Several || h.trying:
@@ -276,13 +275,13 @@ func (h *hangCheck) start(now time.Time) time.Time {
 	return now.Add(admission.ProbeGap)
 }
 
-// try makes a second connection, and gives the first one some more time to answer.
+// try makes a second connection, and gives the server some more time to answer on the first one.
 func (h *hangCheck) try() {
 	s := h.stream
 	fresh, err := s.connect(h.ctx)
 	before := s.lastReply()
 	if err == nil {
-		// If the server was only hung and has just woken up, it will answer on the first connection too.
+		// If the server was hung and has just woken up, it will answer on the first connection, too.
 		timer := time.NewTimer(2 * s.latency.timeout())
 		select {
 		case <-timer.C:
@@ -303,7 +302,7 @@ func (h *hangCheck) try() {
 	Signal(s.tend)
 }
 
-// end waits for a running trial, whose context has ended, and closes its connection.
+// end waits until a running trial ends, and closes its connection. The context of the trial must have ended.
 func (h *hangCheck) end() {
 	h.running.Wait()
 	select {
@@ -313,7 +312,8 @@ func (h *hangCheck) end() {
 	}
 }
 
-// certificateGap is how often a certificate is looked at: while a connection lasts, the certificate may be replaced by a bad one.
+// certificateGap is the time between two checks of a server's certificate. While a connection lasts, the server's certificate may be replaced by a
+// bad one.
 const certificateGap = time.Minute
 
 func (s *Stream) lookAtCertificate(ctx context.Context) {

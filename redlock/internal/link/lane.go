@@ -11,24 +11,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// MaxResults is how many results may be under way at a time.
+// MaxResults bounds how many results may be under way at a time.
 const MaxResults = 64
 
 const (
-	// laneRate is the slowest transfer, in bytes per second, for which a result is waited for. At this rate the longest result takes 4 seconds.
+	// laneRate is the slowest transfer, in bytes per second, for which the lane waits. At this rate the longest result takes 4 seconds.
 	laneRate = 256 << 10
-	laneMost = MaxResults * protocol.MaxResult // the most bytes on the way to one server, which may hang
+	laneMost = MaxResults * protocol.MaxResult // the most bytes of results on the way to one server, because it may hang
 	laneIdle = 10 * time.Second                // how long an unused connection is kept
 )
 
-// Lane is a connection to one server that carries only results, so that locks never wait behind them. Commands on the lane are in no order with the
-// stream's. They need none: the master stores a result only for a key that still has the token, or whoever has the key. The connection is made when
-// it is needed, to the server that the stream has reached.
+// Lane is a connection to one server that carries only results, so that locks never wait behind results. Commands on the lane have no order with
+// commands on the stream, and need none: the master stores a result only if the key still has the token, or regardless of the holder. The connection
+// is made when it is needed. It must lead to the server that the stream has reached.
 //
 //	push ──► queue ──► serve ──► flight ──► read
 type Lane struct {
 	stream  *Stream
-	several bool // the master can have several connections; otherwise results go with the locks
+	several bool // the master can have several connections; otherwise the stream sends the results
 	ctx     context.Context
 	cancel  func()
 	running sync.WaitGroup
@@ -36,14 +36,14 @@ type Lane struct {
 
 	mu       sync.Mutex
 	queue    commands
-	flight   commands // sent and not yet answered, the oldest first
+	flight   commands // commands that were sent and not yet answered, the oldest first
 	bytes    int      // the bytes of the results in queue and flight
 	active   bool     // keep is running
 	closing  bool
-	run      string      // the run of the last server
+	run      string      // the run ID of the last server
 	watchdog *time.Timer // ends the connection if replies don't come in time
-	failed   error       // the error with which the last connection could not be made
-	pause    time.Time   // no further connection is made until then
+	failed   error       // the reason why the last connection could not be made
+	pause    time.Time   // until this time, commands fail and no connection is made
 }
 
 func newLane(s *Stream) *Lane {
@@ -57,10 +57,10 @@ var (
 	errLaneFull    = fmt.Errorf("results of %d MiB are on their way to this master already", laneMost>>20)
 )
 
-// KeyOfBeats is empty, because the stream has asked the server already.
+// KeyOfBeats is empty, because the stream has already asked the server.
 func (*Lane) KeyOfBeats() string { return "" }
 
-// Admit refuses a server that doesn't vote for the master, because nobody would find a result there.
+// Admit refuses a server that isn't the one that votes for the master, because no call would find a result there.
 func (n *Lane) Admit(reached protocol.Server) error {
 	if n.stream.seat.VotesAs() != reached.RunID {
 		return errOtherServer
@@ -71,7 +71,7 @@ func (n *Lane) Admit(reached protocol.Server) error {
 	return nil
 }
 
-// Push sends a command. Its answer must come within the time for its bytes and the bytes before it.
+// Push sends a command. If the reply takes too long for the bytes of the command, the connection is closed.
 func (n *Lane) Push(c *Command) {
 	if !n.several {
 		n.stream.Push(c)
@@ -148,7 +148,7 @@ func (n *Lane) over(made bool, err error) (again bool) {
 	return again
 }
 
-// serve sends queued commands until the connection ends. It returns nil if the connection wasn't needed any more.
+// serve sends queued commands until the connection ends. It returns nil if it has closed an idle connection.
 func (n *Lane) serve(c protocol.Conn) error {
 	defer context.AfterFunc(n.ctx, c.Close)()
 	n.mu.Lock()
@@ -191,7 +191,7 @@ func (n *Lane) idle() bool {
 	return len(n.flight) == 0 && len(n.queue) == 0
 }
 
-// next takes the next command to send, or nil. It drops commands that nobody needs any more.
+// next takes the next command to send from the queue, or returns nil. It drops commands whose callers have left.
 func (n *Lane) next() (next *Command) {
 	var dropped []*Command
 	n.mu.Lock()
@@ -216,7 +216,7 @@ func (n *Lane) next() (next *Command) {
 	return next
 }
 
-// watch sets the time within which the reply to the oldest command must begin to come. Callers hold mu.
+// watch sets the watchdog to the time within which the reply to the oldest command must begin to arrive. Callers hold mu.
 func (n *Lane) watch() {
 	n.watchdog.Stop()
 	if len(n.flight) == 0 {
@@ -248,7 +248,7 @@ func (n *Lane) read(c protocol.Conn) error {
 		n.watch()
 		run := n.run
 		again := errors.Is(oldest.Reply.Err, protocol.ErrNotExecuted) && oldest.moves == 0
-		if again { // the server has forgotten the script
+		if again { // the server doesn't have the script, so the command is sent again with the source
 			oldest.moves, oldest.Reply = 1, protocol.Reply{}
 			n.queue = append(n.queue, oldest)
 		} else {

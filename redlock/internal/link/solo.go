@@ -7,30 +7,32 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// soloFrom is the number of batches in a row, each sent by its caller with nothing else under way, after which callers count as alone.
+// soloFrom is the number of batches after which callers count as alone: callers have sent these batches themselves, one after the other, with no
+// other batch under way.
 const soloFrom = 8
 
-// solo lets a caller that is alone, with only one master, read the reply to its own command, because waking it from the stream's reader would take as
-// long as the master needs for the reply. Meanwhile the reader rests, until something else is under way, or nothing was sent between two of its
-// looks. Then the reader waits for replies again, in place of a caller that still waits. So a master that hangs, a context that ends and Close delay
-// nobody for longer than the time between two looks, and the reader notices the end of an idle connection.
+// solo lets a caller read the reply to its own command. It is for a single master, and for callers that call one after the other. Then waking the
+// caller from the stream's reader would take as long as the master needs for the reply. Meanwhile the reader rests. At each look it checks whether
+// anything was sent since the last look. It stops resting if nothing was, or as soon as another batch is under way. Then the reader waits for replies
+// again, in place of a caller that still waits. So a master that hangs, a context that ends and Close delay nobody for longer than the time between
+// two looks, and the reader notices the end of an idle connection.
 //
-// mu is the stream's. It is held before and after each method, but not while a method waits.
+// mu is the stream's. Callers of the methods hold it, and the methods unlock it while they wait.
 type solo struct {
 	mu       *sync.Mutex
-	gap      time.Duration // the time between two looks of the reader; 0: callers never read
+	gap      time.Duration // the time between two looks of the reader; 0 if callers must never read
 	underWay func() bool   // reports whether a batch has no reply yet
-	row      int           // batches that callers have sent, one after the other
+	row      int           // how many batches callers have sent themselves, one after the other
 	rests    bool          // the reader rests
-	reading  bool          // a caller reads
-	unread   chan struct{} // signals the reader that it is needed
+	reading  bool          // a caller reads its reply
+	unread   chan struct{} // signals the reader that it must wait for replies again
 }
 
 func newSolo(mu *sync.Mutex, gap time.Duration, underWay func() bool) solo {
 	return solo{mu: mu, gap: gap, underWay: underWay, unread: make(chan struct{}, 1)}
 }
 
-// rest lets callers read as long as each is alone. It runs on the reader's goroutine.
+// rest lets callers read their replies as long as each of them is alone. It runs on the reader's goroutine.
 func (o *solo) rest(direct protocol.Direct) {
 	if direct == nil || o.row < soloFrom || o.underWay() {
 		return
@@ -60,8 +62,8 @@ func (o *solo) rest(direct protocol.Direct) {
 	direct.Resume()
 }
 
-// sentAlone is called after a caller has sent a command itself, with nothing else under way. If the reader rests, the caller reads the reply,
-// provided that it can be read at once.
+// sentAlone is called after a caller has sent a command itself, with no other batch under way. If the reader rests, the caller waits for the whole
+// reply, and reads it.
 func (o *solo) sentAlone(can protocol.ConnCapabilities, read func()) {
 	if o.gap > 0 && can.Prompt {
 		o.row++

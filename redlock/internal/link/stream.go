@@ -19,86 +19,86 @@ import (
 )
 
 const (
-	renewalsAtOnce = 64 // the most renewals in one batch
+	renewalsAtOnce = 64 // the largest number of renewals in one batch
 
-	maxQueue  = 4096                   // the most acquires that may be queued for one master
-	maxBytes  = 1 << 20                // a batch whose results have this many bytes takes no further command
-	closeTime = 10 * time.Second       // how long Close waits for a connection to end; one from a user's dialer may never end
+	maxQueue  = 4096                   // the largest number of acquires that may be queued for one master
+	maxBytes  = 1 << 20                // a batch gets no further command once its results have this many bytes
+	closeTime = 10 * time.Second       // how long Close waits for a connection to end; a connection from a user's dialer may never end
 	OwedGap   = 250 * time.Millisecond // the time between repetitions of a release that a master has missed
 )
 
-// Stream sends commands to one master, in order. A batch of commands goes to the master at once, and may be from several callers. The stream sends
+// Stream sends commands to one master, in order. Commands are sent in batches, and a batch may have commands of several callers. The stream sends
 // several batches before the first is answered.
 //
-// The order makes releases reliable: a release can't overtake its acquire, however late the master reads both. No caller is blocked by a stream:
-// callers push their commands, and give up when their own timeout is over.
+// The order makes releases reliable: the master reads a release after its acquire, however late it reads both. No caller is blocked by a stream:
+// callers push their commands, and leave when their own timeout is over.
 //
-//	push ──► queue ──► send (the caller where nothing else is under way, else write) ──► flight ──► read (or a caller: see solo) ──► settle
+//	push ──► queue ──► send (the caller if no other batch is under way, else write) ──► flight ──► read (or a caller: see solo) ──► settle
 type Stream struct {
 	Settings
 	master     protocol.Master
 	latency    latency
 	Clock      *admission.Clock
 	seat       *admission.Seat
-	subscribed atomic.Bool   // the master sends this process its wake-ups
+	subscribed atomic.Bool   // the master sends this process wake-ups
 	denied     atomic.Bool   // the master has refused the subscription to wake-ups
 	work       chan struct{} // signals write that there may be something to send
 	tend       chan struct{} // signals watch that something may be due
 	cancel     func()
 	ended      chan struct{}
 	Lane       *Lane
-	whole      Whole // the master of several servers that this server is a part of; nil if the server is the whole master
+	whole      Whole // the master with several servers, of which this stream's server is one; nil if the server is the whole master
 
-	mu              *sync.Mutex   // shared by all parts of a master
-	conn            protocol.Conn // nil while there is none
+	mu              *sync.Mutex   // shared by all streams to one master
+	conn            protocol.Conn // nil while there is no connection
 	can             protocol.ConnCapabilities
-	sending         bool // a goroutine is sending on conn, and doesn't hold mu meanwhile
+	sending         bool // a goroutine is sending a batch, without holding mu
 	solo            solo // lets a caller that is alone read its own reply
 	queue           commands
-	renewals        commands // Fast extends: a few go with each batch, so that other commands don't wait behind all of them
+	renewals        commands // Fast extends: each batch takes only some of them, so that other commands don't wait behind all of them
 	acquires        int
-	owed            commands   // releases to be repeated, in the order in which they are due
-	flight          []*batch   // sent and not yet answered, the oldest first
+	owed            commands   // releases that must be repeated, in the order in which they are due
+	flight          []*batch   // batches that were sent and not yet answered, the oldest first
 	spare           *batch     // an empty batch, reused for its capacity
 	answeredAt      time.Time  // when the master last answered, or conn was made
 	usedAt          time.Time  // when the master last answered or was probed
-	tellsMemory     bool       // the server says how much memory it uses
-	memoryAt        time.Time  // when the server was last asked how much memory it uses, or said so in its greeting
-	resent          []string   // tokens of plain releases that had no effect, and are sent again as scripts
-	sendEnded       *sync.Cond // signals that sending has ended on a connection that isn't conn any more
-	connectingSince time.Time  // when the last connection ended or, before the first, when the stream was made; counts only while conn is nil
+	tellsMemory     bool       // the server reports how much memory it uses
+	memoryAt        time.Time  // when the server was last asked how much memory it uses, or greeted
+	resent          []string   // the tokens of plain releases (LREM) that had no effect, and are sent again as scripts
+	sendEnded       *sync.Cond // signals that a goroutine has stopped sending on an old connection
+	connectingSince time.Time  // when the last connection ended or, before the first one, when the stream was made
 
 	connectedAt time.Time
 
-	downUntil time.Time     // acquires are refused until then
+	downUntil time.Time     // the time until which acquires are refused
 	downErr   error         // the reason why there is no connection, or why the connected server takes no locks
-	pause     time.Duration // how long acquires were refused after the last failure; starts anew once a connection has worked for MostPause
+	pause     time.Duration // how long acquires were refused after the last failure; 0 again once a connection has worked for MostPause
 	away      absence
-	unusable  error // the error with which the server refused the last lock; nil if it voted
-	isSlow    bool  // the master was slow at its last reply
+	unusable  error // the error with which the server refused the last acquire or trial; nil if it answered it
+	isSlow    bool  // the master counted as slow at the last check
 	health
 	closing bool
 }
 
 type Settings struct {
 	MaxTTL  time.Duration // the longest TTL of any lock of this process
-	Timeout time.Duration // how long the master may take to answer at first; its latency changes that
+	Timeout time.Duration // the configured timeout of the master; its latency may lengthen it
 	Prefix  string
-	Solo    time.Duration // how often the stream's reader looks whether callers still read their own replies; 0 with several masters, where none do
+	Solo    time.Duration // the time between two looks of a resting reader: see solo; 0 with several masters, where callers don't read replies
 	Logger  *slog.Logger
 	Watcher Watcher
 }
 
-// Watcher is told when a master becomes available or fails. Its methods must not block.
+// Watcher is notified when a master becomes available or fails. Its methods must not block.
 type Watcher interface {
 	Up(name string)
 	Down(State)
 }
 
-// Whole is a master of several servers, each of which has some of the keys. Each server's stream is a part.
+// Whole is a master with several servers, each of which has some of the keys. Each server's stream is a part.
 type Whole interface {
 	// Elsewhere sends a command to another part if the given part's server doesn't have the key, or the given part has ended. It returns false if it
-	// didn't take over the command.
+	// has not taken the command.
 	Elsewhere(part *Stream, c *Command) bool
 	// Has reports whether a part's server has the key. Callers hold the mutex of the parts.
 	Has(part *Stream, key string) bool
@@ -139,7 +139,7 @@ func makeStream(m protocol.Master, o Settings, seat *admission.Seat, whole Whole
 	return s
 }
 
-// greeted uses the round trip of a greeting as the first measure of the distance.
+// greeted uses the round trip of a greeting as the first measurement of the latency.
 func (s *Stream) greeted(reached protocol.Server) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,13 +155,13 @@ func (s *Stream) ConnectTime() time.Duration {
 
 func (s *Stream) SendSoon() { Signal(s.work) }
 
-// At returns the stream for a key: this one, because the master is one server.
+// At returns this stream for all keys, because the master is one server.
 func (s *Stream) At(string) *Stream { return s }
 
-// Divided is false: the master has one server.
+// Divided is false, because the master is one server.
 func (s *Stream) Divided() bool { return false }
 
-// Signal makes sure that the receiver of c, which has capacity 1, runs once more.
+// Signal makes the receiver of c run once more. c must have capacity 1.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -174,7 +174,7 @@ func (s *Stream) String() string { return s.master.String() }
 // Timeout returns how long the master may take to answer now.
 func (s *Stream) Timeout() time.Duration { return s.latency.timeout() }
 
-// MaxTimeout returns how long the master may take at most.
+// MaxTimeout returns the longest timeout to which the master's latency can lead.
 func (s *Stream) MaxTimeout() time.Duration { return s.latency.ceiling() }
 
 func (s *Stream) Advice() string { return s.latency.advice() }
@@ -183,7 +183,7 @@ func (s *Stream) Subscribed() bool { return s.subscribed.Load() }
 
 func (s *Stream) Denied() bool { return s.denied.Load() }
 
-// Listen subscribes to the master's wake-ups until ctx ends, or the subscription breaks or isn't answered any more.
+// Listen subscribes to the master's wake-ups. It returns when ctx ends, or when the subscription breaks or gets no sign of life.
 func (s *Stream) Listen(ctx context.Context, process string, ready func(), message func(protocol.WakeUp)) error {
 	err := s.master.Listen(ctx, process, max(time.Second, s.MaxTimeout()), func() {
 		s.subscribed.Store(true)
@@ -195,17 +195,17 @@ func (s *Stream) Listen(ctx context.Context, process string, ready func(), messa
 	return err
 }
 
-// Idle reports whether there is a connection, and nothing under way on it.
+// Idle reports whether there is a connection without a batch under way.
 func (s *Stream) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn != nil && len(s.flight) == 0
 }
 
-// pending reports whether anything is still to be sent, repeated or answered. Callers hold mu.
+// pending reports whether any command must still be sent, repeated or answered. Callers hold mu.
 func (s *Stream) pending() bool { return s.queued() > 0 || len(s.owed) > 0 || len(s.flight) > 0 }
 
-// queued returns how many commands are to be sent, without the owed ones. Callers hold mu.
+// queued returns how many commands wait to be sent, without the owed ones. Callers hold mu.
 func (s *Stream) queued() int { return len(s.queue) + len(s.renewals) }
 
 // Close lets the stream send the commands that are queued or owed, for at most grace. Then it closes the master, and waits for
@@ -245,20 +245,20 @@ func (s *Stream) connect(ctx context.Context) (protocol.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	c, err := s.master.Connect(ctx, s.seat)
-	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // the caller's own context hasn't ended
+	if ctx.Err() == context.DeadlineExceeded && errors.Is(err, context.DeadlineExceeded) { // only the timeout has ended the context
 		err = protocol.Unreachable(fmt.Errorf("it can't be connected to, or doesn't answer, within %v", most))
 	}
 	return c, err
 }
 
-// Push queues a command and makes the stream send it. If nothing else is under way, the caller sends the command itself, which saves a switch of
+// Push queues a command and makes the stream send it. If no other batch is under way, the caller sends the command itself, which saves a switch of
 // goroutines. That can't block, because the connection is a socket with empty buffers, and the command is short. With a single master, the caller may
-// read the reply as well: see solo.
+// also read the reply: see solo.
 func (s *Stream) Push(c *Command) {
 	s.mu.Lock()
 	taken, err := s.accept(c)
 	if taken && c.isShort() && s.conn != nil && s.can.Prompt && !s.sending && s.queued() == 1 && len(s.flight) == 0 {
-		passes := c.former != nil // the command hands the lock on to another caller, which waits for the reply
+		passes := c.former != nil // the command hands a lock on to another caller, who waits for the reply
 		if s.flush(); passes {
 			s.solo.sentForOthers()
 		} else {
@@ -279,7 +279,7 @@ func (s *Stream) sentAlone() {
 		return
 	}
 	var cmds []*protocol.Command
-	if len(s.flight) > 0 { // otherwise the reader has read the reply
+	if len(s.flight) > 0 { // otherwise the reader has already read the reply
 		cmds = s.flight[0].cmds
 	}
 	s.solo.sentAlone(s.can, func() {
@@ -299,7 +299,7 @@ func (s *Stream) Enqueue(c *Command) {
 }
 
 // accept queues a command, or returns the reason why not. It refuses acquires while the master is known to be down. It takes all releases that may be
-// needed until the stream is closing: each belongs to an acquire that was sent, so the number of releases is bounded, too. Callers hold mu.
+// needed, until the stream is closing. Each release belongs to an acquire that was sent, so the number of releases is bounded, too. Callers hold mu.
 func (s *Stream) accept(c *Command) (taken bool, err error) {
 	if err = s.refusal(c.Op); err == nil && c.Op == protocol.OpRelease && c.unneeded() {
 		err = errUnneeded
@@ -319,7 +319,7 @@ func (s *Stream) accept(c *Command) (taken bool, err error) {
 	case c.Op == protocol.OpAcquire:
 		s.acquires++
 	case c.Op == protocol.OpRelease && c.Queue && c.acquire.ticket != nil:
-		c.acquire.ticket.left = true // the acquire may be sent after the call has ended, so the release must follow, and remove the ticket
+		c.acquire.ticket.left = true // this release may be sent after the call has ended, and leave the ticket then, so the call's last release must remove it
 	}
 	return true, nil
 }
@@ -331,7 +331,7 @@ var (
 	errUnneeded = errors.New("unneeded")
 )
 
-// Decline answers a command that isn't sent, because of err. It does nothing if err is nil.
+// Decline answers a command with err, because the stream doesn't send it. It does nothing if err is nil.
 func (s *Stream) Decline(c *Command, err error) {
 	if err == nil {
 		return
@@ -347,16 +347,16 @@ func (s *Stream) Decline(c *Command, err error) {
 		return
 	}
 	c.deliver()
-	if former := c.takeFormer(); former != nil { // the release must be sent, even without the acquire
+	if former := c.takeFormer(); former != nil { // the former release must be sent, although the acquire isn't
 		s.Push(former)
 	}
 }
 
-// refusal returns the reason why commands of this kind are refused now, or nil. Callers hold mu.
+// refusal returns the reason why commands of this operation are refused now, or nil. Callers hold mu.
 func (s *Stream) refusal(op protocol.Op) error {
 	now := time.Now()
 	silent := s.silence(now)
-	// Renewals go even to a server that is slow, or that takes no new locks: a held lock must not be lost because new locks are refused.
+	// Renewals go even to a server that is slow, or that takes no new locks, because a held lock must not be lost for that.
 	renews := op == protocol.OpExtend && s.conn != nil && s.queued() < maxQueue
 	patient := renews && silent <= s.MaxTTL
 	switch {
@@ -366,7 +366,7 @@ func (s *Stream) refusal(op protocol.Op) error {
 		return nil
 	case silent > s.latency.timeout() && !patient:
 		return fmt.Errorf("%w for %v%s", ErrHung, silent.Round(time.Millisecond), s.latency.advice())
-	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // even if the server takes no locks
+	case s.conn != nil && (op == protocol.OpForce || op == protocol.OpInspect || op == protocol.OpNames): // these work even if the server takes no locks
 		return nil
 	case s.conn == nil && s.downErr != nil, now.Before(s.downUntil) && !renews:
 		return s.downErr
@@ -384,8 +384,8 @@ func (s *Stream) MayHave(ticket *TicketState) bool {
 	return ticket.left || ticket.uncertain
 }
 
-// Withdraw removes this process from the queue for a key on the master. For a call, it also gives back the slot that is offered to the call. It does
-// nothing while thousands of commands are queued, because only a master that lies names so many keys.
+// Withdraw removes this process, or one of its calls, from the queue for a key on the master. For a call, it also gives back the slot that is offered
+// to the call. It does nothing while thousands of commands are queued, because only a faulty master sends so many wake-ups that aren't needed.
 func (s *Stream) Withdraw(key, process string, ticket int64) {
 	cmd := protocol.Command{Op: protocol.OpRelease, Key: key, Process: process, Ticket: ticket}
 	if _, call := protocol.CallOf(process); call > 0 {
@@ -399,7 +399,7 @@ func (s *Stream) Withdraw(key, process string, ticket int64) {
 		return
 	}
 	s.Enqueue(c)
-	s.SendSoon() // not Push: a master in memory would answer within it, and its replies may lead back into the caller
+	s.SendSoon() // not Push: within it, a master in memory would answer, and its answer may call the caller again
 }
 
 func (s *Stream) Usable() bool {
@@ -408,7 +408,7 @@ func (s *Stream) Usable() bool {
 	return s.refusal(protocol.OpAcquire) == nil
 }
 
-// silence returns for how long the oldest batch in flight has been without a reply. Callers hold mu.
+// silence returns how long the oldest batch in flight has waited for its reply. Callers hold mu.
 func (s *Stream) silence(now time.Time) time.Duration {
 	if len(s.flight) == 0 {
 		return 0
@@ -416,8 +416,8 @@ func (s *Stream) silence(now time.Time) time.Duration {
 	return now.Sub(s.flight[0].sentAt)
 }
 
-// Patience returns how long a caller should wait for the reply to a command pushed now: the master's timeout and, while a connection is being made,
-// the rest of the time for that. Where round trips are known, a connection is expected within a few of them. Otherwise a master that hangs would
+// Patience returns how long a caller should wait for the reply to a command that is pushed now: the master's timeout and, while a connection is being
+// made, the rest of the time for that. If the round trip is known, the connection may take a few round trips. Otherwise a master that hangs would
 // delay callers for as long as a first connection may take.
 func (s *Stream) Patience() time.Duration {
 	s.mu.Lock()
@@ -436,13 +436,12 @@ func (s *Stream) Patience() time.Duration {
 type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
-	fast     []*Command // fast acquires, which go to the end of the batch when it is full
+	fast     []*Command // Fast acquires, which nextBatch then appends to the other commands of the queue
 	sentAt   time.Time
-	users    int // how many goroutines use the batch: one sends it and one settles it, and a reply may come before the send has returned
+	users    int // how many goroutines use the batch: one sends it, and one settles it, perhaps before Send has returned
 }
 
-// flush sends one batch from the queue and, if it is answered at once, settles it. mu is held before and
-// after, but not while flush sends.
+// flush sends one batch from the queue. If the batch is answered at once, flush settles it. Callers hold mu; flush unlocks it while it sends.
 func (s *Stream) flush() {
 	b, dropped := s.nextBatch()
 	c, sends := s.conn, len(b.commands) > 0
@@ -459,14 +458,14 @@ func (s *Stream) flush() {
 	if sends {
 		answered, err := c.Send(b.cmds)
 		if err != nil {
-			c.Close() // read notices that, and ends the connection
+			c.Close() // the reader notices that, and the connection is replaced
 		}
 		if answered {
 			s.landed(nil)
 		}
 	}
 	s.mu.Lock()
-	if sends { // otherwise another goroutine may be sending by now
+	if sends { // otherwise sending may be set by another goroutine
 		s.sending = false
 		s.finished(b)
 		if s.conn != c {
@@ -480,10 +479,11 @@ func (s *Stream) flush() {
 	}
 }
 
-// nextBatch moves the heads of the queue and of the renewals into a batch. It returns the commands that it drops because nobody needs them.
+// nextBatch moves commands from the head of the queue, and from the renewals, into a batch. It returns the unneeded commands, which it drops.
 //
-// Fast acquires and extends go to the end of the batch, so that the master takes all of a kind together. A release can't overtake them, because it is
-// never in the same batch: the release of a command that isn't sent yet makes that command unneeded. Callers hold mu.
+// Fast acquires and extends go to the end of the batch, so that the master takes all acquires together, and all extends. No release is overtaken by
+// that, because a release is never in the same batch as its acquire or extend: the release of a command that isn't sent yet makes that command
+// unneeded. Callers hold mu.
 func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	if b = s.spare; b == nil {
 		b = &batch{}
@@ -531,7 +531,7 @@ func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 	return b, dropped
 }
 
-// landed settles the oldest batch in flight: its replies have come or, with broken set, never will.
+// landed settles the oldest batch in flight, whose replies have come. If broken isn't nil, they won't come, and broken is the reply to each command.
 func (s *Stream) landed(broken error) {
 	s.mu.Lock()
 	b := s.flight[0]
@@ -555,7 +555,7 @@ func (s *Stream) landed(broken error) {
 	}
 }
 
-// finished ends one use of a batch. After the last use the batch is kept for its capacity. Callers hold mu.
+// finished ends one goroutine's use of a batch. After the last use the batch is kept for its capacity. Callers hold mu.
 func (s *Stream) finished(b *batch) {
 	if b.users--; b.users == 0 {
 		clear(b.commands)
@@ -566,10 +566,10 @@ func (s *Stream) finished(b *batch) {
 }
 
 const (
-	leastPause = 100 * time.Millisecond // the pause before a failed master is tried again, which doubles with each failure
+	leastPause = 100 * time.Millisecond // the first pause before a failed master is tried again; the pause doubles with each failure
 	MostPause  = time.Second            // the longest of these pauses
 
-	memoryGap = 10 * time.Second // how often a server is asked how much memory it uses, if it tells that
+	memoryGap = 10 * time.Second // the time between two questions about a server's memory, if it reports that
 
 	hungTime = 30 * time.Second // how long a connection is kept without any reply
 )
@@ -610,7 +610,7 @@ func (s *Stream) wanted(ctx context.Context) bool {
 	return ctx.Err() == nil && (!s.closing || s.pending())
 }
 
-// unreachable marks the master as down, because no connection could be made or the last one was of no use.
+// unreachable marks the master as down, because no connection could be made, or because the last one ended too soon.
 func (s *Stream) unreachable(err error) {
 	s.mu.Lock()
 	now := time.Now()
@@ -621,7 +621,7 @@ func (s *Stream) unreachable(err error) {
 	s.note(err)
 }
 
-// answer answers the queued commands with err, except for releases, which wait for the next connection.
+// answer answers the queued commands with err, except for releases, which stay queued for the next connection.
 func (s *Stream) answer(err error) {
 	s.mu.Lock()
 	var kept, answered commands
@@ -659,19 +659,19 @@ func (s *Stream) awaitRetry(ctx context.Context) {
 	}
 }
 
-// serve uses a connection until it ends. next is a connection that replaces it already, or nil. The error is nil if the connection has worked for a
-// while. Then the next one is made without a pause. A single reply isn't enough for that, or a server that ends each connection after one reply would
-// be connected to without end.
+// serve uses a connection until it ends. next is a connection that already replaces it, or nil. The error is nil if the connection has worked for
+// MostPause. Then the next one is made without a pause. A single reply isn't enough: otherwise this process would connect without end to a server
+// that closes each connection after one reply.
 func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn, err error) {
 	began := time.Now()
 	s.mu.Lock()
 	s.can = c.Capabilities()
 	s.conn, s.connectedAt, s.answeredAt, s.usedAt, s.memoryAt = c, began, began, began, began
-	if s.latency.smoothed == 0 { // no greeting has measured the distance: probe at once
+	if s.latency.smoothed == 0 { // no greeting has measured the latency, so probe at once
 		s.usedAt = time.Time{}
 	}
 	s.downUntil, s.downErr = time.Time{}, nil
-	// A server that has refused a lock may refuse the next one, too, so its absence goes on. Any other absence is over.
+	// A server that has refused an acquire may refuse the next one, too, so its absence goes on. Any other absence is over.
 	recovered := s.unusable == nil
 	if recovered {
 		s.away = absence{}
@@ -694,7 +694,7 @@ func (s *Stream) serve(ctx context.Context, c protocol.Conn) (next protocol.Conn
 
 	s.mu.Lock()
 	s.conn, s.connectingSince = nil, time.Now()
-	s.downErr = s.away.why // if the master has hung, calls don't wait for the next connection (see Patience)
+	s.downErr = s.away.why // if the master has hung or failed, calls don't wait for the next connection (see Patience)
 	s.mu.Unlock()
 	c.Close()
 	close(stop)
@@ -747,14 +747,14 @@ func (s *Stream) write(c protocol.Conn, stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
-		runtime.Gosched() // let goroutines that are about to push share the batch
+		runtime.Gosched() // goroutines that are about to push may join the batch
 		s.mu.Lock()
 		s.flushAll(c)
 		s.mu.Unlock()
 	}
 }
 
-// flushAll sends queued commands, as far as the window of batches in flight allows. Callers hold mu.
+// flushAll sends queued commands until the allowed number of batches is in flight. Callers hold mu.
 func (s *Stream) flushAll(c protocol.Conn) {
 	for s.conn == c && !s.sending && s.queued() > 0 && len(s.flight) < min(s.can.Window, s.latency.window()) {
 		s.flush()
@@ -762,8 +762,8 @@ func (s *Stream) flushAll(c protocol.Conn) {
 	}
 }
 
-// watch does the work that becomes due on a connection until it ends. next is a connection that replaces it, or nil: the server has answered on next,
-// and not on this one.
+// watch does the periodic work of a connection until it ends. next is nil, or the connection that replaces it because the server has answered only on
+// next.
 func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error) (next protocol.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	check := s.newHangCheck(ctx)
@@ -796,8 +796,7 @@ func (s *Stream) watch(ctx context.Context, c protocol.Conn, broken <-chan error
 	}
 }
 
-// attend does everything that is due, and returns when it must be called again. over means that the stream is closing and
-// has nothing left to do.
+// attend does the work that is due, and returns when it must be called again. over means that the stream is closing and has nothing left to do.
 func (s *Stream) attend(c protocol.Conn, check *hangCheck) (due time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -865,8 +864,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// settle handles the replies of a batch. It first puts aside commands that must be sent again, and releases that must be repeated, and then passes
-// the replies on to the callers.
+// settle handles the replies of a batch. It first queues commands that must be sent again, and schedules releases that must be repeated. Then it
+// passes the replies on to the callers.
 func (s *Stream) settle(b *batch) {
 	now := time.Now()
 	s.mu.Lock()
@@ -913,13 +912,13 @@ func (s *Stream) settle(b *batch) {
 	}
 }
 
-// DataLost excludes the master until all leases have ended that its server may have forgotten, and makes a new connection.
+// DataLost excludes the master until all leases have ended that its server may have forgotten, and makes the stream connect again.
 func (s *Stream) DataLost() {
 	s.seat.DataLost(time.Now())
 	s.reconnect()
 }
 
-// reconnect ends the connection; run makes a new one.
+// reconnect closes the connection; run makes a new one.
 func (s *Stream) reconnect() {
 	s.mu.Lock()
 	c := s.conn
@@ -929,21 +928,21 @@ func (s *Stream) reconnect() {
 	}
 }
 
-// verdict returns the reason why the master is unusable, as its replies show it, or nil if it is usable. known is false if the replies don't show
-// that.
+// verdict returns the reason why the master is unusable, according to its replies, or nil if it is usable. known is false if the replies don't show
+// whether it is.
 func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	var clock int64
 	var votes, lives bool
 	for _, c := range b.commands {
 		refused := errors.Is(c.Reply.Err, protocol.ErrRefused)
 		switch asks := c.Op == protocol.OpAcquire || c.Op == protocol.OpTrial; {
-		case c.Op == protocol.OpMemory && refused: // a master may lack the right to tell its memory, and still grant locks
+		case c.Op == protocol.OpMemory && refused: // a user without the right to INFO may still get locks
 			lives = true
 		case errors.Is(c.Reply.Err, protocol.ErrUnusable):
 			err = c.Reply.Err
 		case c.Reply.Err == nil && asks:
 			votes = true
-		case c.Reply.Err == nil || refused: // the server lives, even if it refused this one command
+		case c.Reply.Err == nil || refused: // the server answers, even if it has refused this one command
 			lives = true
 		case err == nil:
 			err = c.Reply.Err
@@ -965,7 +964,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 		s.Clock.Observe(clock, b.sentAt, now)
 	}
 	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
-		// A jump of the clock voids replies to commands that were sent before the jump was noticed, too.
+		// A jump of the clock also invalidates the replies to commands that were sent before the jump was noticed.
 		err = fault
 		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
@@ -985,7 +984,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 			s.down(err, now)
 		}
 		if refuses && s.unusable == nil {
-			Signal(s.tend) // try the server soon
+			Signal(s.tend) // so that the server soon gets a trial
 		}
 		if refuses {
 			s.unusable = err
@@ -1004,12 +1003,12 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 }
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
-//   - scripts that the server doesn't know, or has forgotten;
+//   - calls of scripts that the server doesn't have;
 //   - acquires and extends that were Fast, but need the full script;
-//   - plain releases of a key for which somebody waits, and which are sent again as the script that wakes the waiter;
-//   - acquires that were refused only because such a release before them had no effect.
+//   - plain releases (LREM) of a key for which a process waits, which are sent again as the script that wakes the process;
+//   - acquires that were refused only because such a release, sent before them, had no effect.
 //
-// It skips commands that their callers have given up. Their releases may be in flight already, and must not be overtaken. Callers hold mu.
+// It skips commands whose callers have left. The releases of these commands may be in flight already, and must not be overtaken. Callers hold mu.
 func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	for _, c := range answered {
 		release := c.Op == protocol.OpRelease
@@ -1040,8 +1039,9 @@ func (s *Stream) repeat(answered []*Command) (again []*Command) {
 	return again
 }
 
-// owe schedules the repetition of a release, unless nothing can be left to release, or the stream is closing and the master has answered. A release
-// that leaves a ticket is repeated without the ticket, because the caller may have left the queue since. Callers hold mu.
+// owe schedules the repetition of a release. It doesn't if the attempt can't have left anything on the master any more, or if the stream is closing
+// and the master has answered. A release that leaves a ticket is repeated without the ticket, because the call may have left the queue since. Callers
+// hold mu.
 func (s *Stream) owe(release *Command, now time.Time) {
 	until := later(release.until, release.acquire.mayTake.Add(4*OwedGap))
 	if !now.Before(until) || s.closing && (release.Reply.Err == nil || errors.Is(release.Reply.Err, protocol.ErrRefused)) {
@@ -1055,7 +1055,7 @@ func (s *Stream) owe(release *Command, now time.Time) {
 		again.Queue, again.Ticket = false, 0
 	}
 	if a := again.acquire; again.Ticket > 0 && a.ticket != nil && !a.mayHold && !a.extended {
-		// Only the ticket may be left. One release of it is enough, however many attempts of the call have failed.
+		// Only the ticket may be left on the master. One release for it is enough, however many attempts of the call have failed.
 		if owed := a.ticket.owed; owed != nil {
 			owed.until = later(owed.until, until)
 			return
@@ -1068,8 +1068,8 @@ func (s *Stream) owe(release *Command, now time.Time) {
 	}
 }
 
-// down refuses acquires until the restart guard is over. Without a guard, it refuses them for a pause that doubles while the master keeps failing.
-// The pause is up to a quarter shorter, at random, so that the processes that have lost a master don't all come back at once. Callers hold mu.
+// down refuses acquires until the restart guard is over. Without a guard, it refuses them for a pause that doubles while the master keeps failing. A
+// random part of up to a quarter is cut from the pause, so that the processes that have lost a master don't all come back at once. Callers hold mu.
 func (s *Stream) down(err error, now time.Time) {
 	s.pause = min(max(2*s.pause, leastPause), MostPause)
 	s.downErr, s.downUntil = err, now.Add(s.pause-rand.N(s.pause/4))
@@ -1079,12 +1079,12 @@ func (s *Stream) down(err error, now time.Time) {
 	}
 }
 
-// note logs and reports each change of whether the master is usable. A further failure of a master that is down is logged only if the master may have
+// note logs and reports when the master becomes usable or unusable. A further failure of an unusable master is logged only if the master may have
 // forgotten its locks, turns out to be slow, or refuses locks after it was slow.
 func (s *Stream) note(err error) {
 	now := time.Now()
 	s.mu.Lock()
-	if err == nil || errors.Is(err, ErrHung) { // the replies of the last minute decide, and not a single one
+	if err == nil || errors.Is(err, ErrHung) { // whether the master is slow depends on the replies of the last minute, rather than on the last one
 		slow := s.latency.slow(s.isSlow, s.silence(now), now)
 		if s.isSlow = slow != nil; s.isSlow {
 			err = slow
@@ -1118,8 +1118,7 @@ func (s *Stream) lastReply() time.Time {
 	return s.answeredAt
 }
 
-// probe returns the question for an idle connection. A server that has refused locks is asked whether it takes locks again, any other for the time.
-// Callers hold mu.
+// probe returns the command for an idle connection: a trial for a server that has refused locks, and otherwise a ping. Callers hold mu.
 func (s *Stream) probe() protocol.Command {
 	if s.unusable != nil {
 		if key := s.trialKey(); key != "" {
@@ -1129,7 +1128,7 @@ func (s *Stream) probe() protocol.Command {
 	return protocol.Command{Op: protocol.OpPing}
 }
 
-// trialKey returns a key that is on this server and that nobody locks, or "" if none was found. Callers hold mu.
+// trialKey returns a key that belongs to this server and is no lock's, or "" if it finds none. Callers hold mu.
 func (s *Stream) trialKey() string {
 	const most = 1 << 16
 	for i := range most {
@@ -1141,20 +1140,20 @@ func (s *Stream) trialKey() string {
 	return ""
 }
 
-// Fails reports whether the server hasn't done its last command, or is slow.
+// Fails reports whether the server hasn't executed its last command in time, or is slow.
 func (s *Stream) Fails() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.works(time.Now())
 }
 
-// works reports whether the server has done its last command, and isn't slow. Its reported state doesn't count, because after a short failure of the
-// network all masters may be reported as failed at once. Callers hold mu.
+// works reports whether the server has executed its last command in time, and isn't slow. It ignores the reported state, because after a short
+// failure of the network all masters may be reported as failed at once. Callers hold mu.
 func (s *Stream) works(now time.Time) bool {
 	return s.conn != nil && s.away.since.IsZero() && s.silence(now) <= s.latency.timeout() && s.slow(now) == nil
 }
 
-// slow returns an ErrSlow with the present numbers, or nil. Callers hold mu.
+// slow returns an ErrSlow with the present numbers if the master is slow, or nil. Callers hold mu.
 func (s *Stream) slow(now time.Time) error {
 	if !s.isSlow {
 		return nil
@@ -1162,7 +1161,8 @@ func (s *Stream) slow(now time.Time) error {
 	return s.latency.slow(true, s.silence(now), now)
 }
 
-// Away returns since when the master has failed to do its commands, as far as this process knows, and why. The time is zero if it hasn't failed.
+// Away returns the time since which the master hasn't executed its commands, as far as this process knows, and the reason. The time is zero if the
+// master works.
 func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -1176,8 +1176,8 @@ func (s *Stream) Away(now time.Time) (since time.Time, why error) {
 	return since, why
 }
 
-// Leads returns the name that all processes give the server that votes. It also reports whether the server can lead, that is, offer the free slots of
-// keys with several holders.
+// Leads returns a name for the master's server that is the same in all processes. It also reports whether the server can lead, that is, offer the
+// free slots of keys with several holders.
 func (s *Stream) Leads() (name string, can bool) {
 	now := time.Now()
 	s.mu.Lock()
@@ -1197,12 +1197,12 @@ func (s *Stream) State() State {
 	case s.conn != nil && slow != nil && (err == nil || errors.Is(err, ErrHung)):
 		err = slow
 	case s.conn == nil || err != nil:
-	case s.away.why != nil: // the pause after a failure is over, and the next command or trial will show whether the master works
+	case s.away.why != nil: // the pause after a failure is over, but no later command has shown that the master works
 		err, asked = s.away.why, false
 	case !s.wellSince.IsZero():
 		err = &probationError{s.reported, s.probation}
 	default:
-		err = s.reported // nil, or that the master was slow
+		err = s.reported // nil, or the failure that is still reported
 	}
 	s.mu.Unlock()
 	state := s.stateWith(err)
@@ -1210,7 +1210,7 @@ func (s *Stream) State() State {
 	return state
 }
 
-// stateWith returns the state of a master that takes no acquires for this reason, or of one that takes them if err is nil.
+// stateWith returns the state of the master, with err as the reason why it isn't available, or nil if it is.
 func (s *Stream) stateWith(err error) State {
 	server := s.seat.LastReached()
 	s.mu.Lock()

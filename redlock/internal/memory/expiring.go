@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Expiring is a map whose values end. The zero value is empty.
+// Expiring is a map whose values expire. The zero value is empty.
 type Expiring[V any] struct {
 	values  map[string]expiringValue[V]
-	sweepAt int // size at which the dead values are removed
+	sweepAt int // the size at which expired values are removed
 }
 
 type expiringValue[V any] struct {
@@ -16,7 +16,7 @@ type expiringValue[V any] struct {
 	ends  time.Time
 }
 
-// Get returns the value of a key that has not ended, and when it does.
+// Get returns the value of a key and when it expires. ok is false if there is none, or if it has expired.
 func (e *Expiring[V]) Get(key string, now time.Time) (value V, ends time.Time, ok bool) {
 	v, ok := e.values[key]
 	if !ok || !now.Before(v.ends) {
@@ -25,7 +25,7 @@ func (e *Expiring[V]) Get(key string, now time.Time) (value V, ends time.Time, o
 	return v.value, v.ends, true
 }
 
-// Set gives a key a value that ends after the TTL.
+// Set gives a key a value that expires after the TTL.
 func (e *Expiring[V]) Set(key string, value V, now time.Time, ttl time.Duration) {
 	if e.values == nil {
 		e.values = make(map[string]expiringValue[V])
@@ -44,7 +44,7 @@ func (e *Expiring[V]) Set(key string, value V, now time.Time, ttl time.Duration)
 
 func (e *Expiring[V]) Delete(key string) { delete(e.values, key) }
 
-// All returns the keys whose values have not ended.
+// All yields the keys and values that have not expired.
 func (e *Expiring[V]) All(now time.Time) iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for key, v := range e.values {

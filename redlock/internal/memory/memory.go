@@ -1,4 +1,4 @@
-// Package memory is a master in the memory of this process, for a single process and for tests. It is the specification of the scripts of package
+// Package memory is a master in the memory of this process, for a single process and for tests. It specifies the behavior of the scripts of package
 // redis.
 package memory
 
@@ -11,18 +11,18 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Master does the same as the Redis scripts. Its fields are exported for tests: some tests compare the scripts with it, others break it.
+// Master does the same as the Redis scripts. Its fields are exported for tests: some compare the scripts with it, and others change its data.
 type Master struct {
 	Clock   func() time.Time
-	Leases  Expiring[string] // tokens, by key
+	Leases  Expiring[string] // the token that holds each key
 	Fences  Expiring[int64]
-	Beside  Expiring[bool]   // fences that the master remembers longer than the leases with which it gave them
-	Plain   Expiring[string] // tokens of holders whose keys nobody has waited for: a release with Alone frees only these
+	Beside  Expiring[bool]   // keys whose fence is remembered for longer than the lease
+	Plain   Expiring[string] // the holder's token, for keys for which no process has waited; a release with Alone frees only these
 	Queues  Expiring[*Queue]
-	Slots   Expiring[Slots] // by key, if several may hold the key and this master leads
+	Slots   Expiring[Slots] // by key; only for keys with several holders that this master leads
 	Offers  Expiring[Offer] // by the name of the call
 	Results Expiring[protocol.Result]
-	Forced  Expiring[string] // by token and key: who has released the token with OpForce
+	Forced  Expiring[string] // by key and token: the operator who has released the token with OpForce
 
 	Processes Processes
 
@@ -36,8 +36,8 @@ func New(name string, clock func() time.Time) *Master {
 	return &Master{Clock: clock, name: name}
 }
 
-// Steady returns a clock that begins with the present time of now, and follows only its monotonic reading after that. So no master in memory loses
-// its vote when somebody sets our wall clock.
+// Steady returns a clock that starts with the present time of now, and then follows only now's monotonic reading. So a master in memory keeps its
+// vote when somebody sets our wall clock.
 func Steady(now func() time.Time) func() time.Time {
 	began := now()
 	return func() time.Time { return began.Add(now().Sub(began)) }
@@ -47,7 +47,7 @@ func (m *Master) String() string { return "memory://" + m.name }
 
 func (m *Master) Close() error { return nil }
 
-// Capabilities say that no other process has this master.
+// Capabilities returns that the master is in the memory of this process.
 func (m *Master) Capabilities() protocol.Capabilities { return protocol.Capabilities{Local: true} }
 
 func (m *Master) Connect(context.Context, protocol.Admission) (protocol.Conn, error) {
@@ -156,7 +156,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	return reply
 }
 
-// refuse puts the command's process into the line, if the process wants to wait. If this master leads several slots, it offers the free ones.
+// refuse puts the command's process into the queue, if the process wants to wait. If this master leads the key's slots, it offers the free ones.
 func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.Time) {
 	leads, asks := cmd.Leads && cmd.Slots > 1, cmd.Process
 	if _, has := m.offered(cmd, now); has && leads && !cmd.Offered {
@@ -182,22 +182,21 @@ func (m *Master) refuse(cmd *protocol.Command, reply *protocol.Reply, now time.T
 	}
 }
 
-// fits reports whether a Fast command may take the key: neither the fence before the grant nor the fence of the grant must be remembered longer than
-// the lease.
+// fits reports whether a Fast command may take the key: neither the last fence nor the new one may have to be remembered for longer than the lease.
 func (m *Master) fits(cmd *protocol.Command, last int64, now time.Time) bool {
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return !beside && cmd.TTL >= protocol.FenceTTL+protocol.FenceSlack && protocol.FenceLife(protocol.NextFence(last, cmd.Fence, now.UnixMicro()), now.UnixMicro()) <= cmd.TTL
 }
 
-// renews reports whether a Fast command need only renew the lease: the lock already has the command's fence, which need not be remembered longer than
-// the lease.
+// renews reports whether a Fast command need only renew the lease: the key already has the command's fence, which need not be remembered for longer
+// than the lease.
 func (m *Master) renews(cmd *protocol.Command, now time.Time) bool {
 	last, _, known := m.Fences.Get(cmd.Key, now)
 	_, _, beside := m.Beside.Get(cmd.Key, now)
 	return known && !beside && last == cmd.Fence && protocol.FenceLife(last, now.UnixMicro()) <= cmd.TTL
 }
 
-// rememberFence remembers the fence of a lock at least as long as the lease.
+// rememberFence remembers the fence of a lock for at least the lease.
 func (m *Master) rememberFence(cmd *protocol.Command, fence int64, now time.Time) {
 	life := protocol.FenceLife(fence, now.UnixMicro())
 	m.Fences.Set(cmd.Key, fence, now, max(life, cmd.TTL))
@@ -221,7 +220,7 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 	}
 	m.Leases.Set(cmd.Key, cmd.Token, now, cmd.TTL)
 	if !held {
-		m.Plain.Delete(cmd.Key) // an extend doesn't know whether anybody waits
+		m.Plain.Delete(cmd.Key) // an extend doesn't know whether a process waits
 	}
 	last, _, _ := m.Fences.Get(cmd.Key, now)
 	m.rememberFence(cmd, max(last, cmd.Fence), now)
@@ -284,7 +283,7 @@ func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
 	return protocol.Reply{Time: now.UnixMicro(), Answer: seen}
 }
 
-// remember keeps a result, unless the key has a result with the same fence or a larger one.
+// remember stores a result, unless the key has a result with the same fence or a larger one.
 func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
 	if former, _, known := m.Results.Get(key, now); !known || former.Fence < result.Fence {
 		m.Results.Set(key, *result, now, result.Keep)

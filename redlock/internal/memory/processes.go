@@ -12,13 +12,13 @@ import (
 
 // Processes has the beats that processes have sent to the master.
 type Processes struct {
-	Told map[string]Told // the last beat of each process, by its ID
-	Born int64           // since when the master remembers anything, in microseconds; 0 before the first greeting or beat
+	Told map[string]Told // the last beat of each process, by the process's ID
+	Born int64           // the beginning of the master's memory, in microseconds; 0 before the first greeting or beat
 	Mark int64           // the latest time that the master's clock is known to have shown, in microseconds
-	Lost int64           // equals Born if a process has told that it knew the master before Born; 0 otherwise
+	Lost int64           // equals Born if a process has reported that it knew the master before Born; otherwise it differs from Born
 }
 
-// Told is the last beat of a process, and when it came, in milliseconds.
+// Told is the last beat of a process, and the time At, in milliseconds, when it came.
 type Told struct {
 	At int64
 	protocol.Beat
@@ -26,20 +26,20 @@ type Told struct {
 
 func (t *Told) ends() int64 { return t.At + t.Life.Milliseconds() }
 
-// ahead reports whether the clock was set back since the beat came. Beat makes such a beat age from the present on.
+// ahead reports whether the clock was set back since the beat came. Then Beat sets the time of the beat to the present.
 func (t *Told) ahead(now int64) bool { return t.At-now > 1000 }
 
 func (p *Processes) Clone() Processes {
 	return Processes{maps.Clone(p.Told), p.Born, p.Mark, p.Lost}
 }
 
-// Greet answers a process that starts. From then on the master remembers.
+// Greet answers a process that starts. The master's memory begins with the first greeting or beat.
 func (p *Processes) Greet(us int64) protocol.Past {
 	defer p.begin(us)
 	return p.Past()
 }
 
-// Past returns the facts that a starting process learns.
+// Past returns the facts about the master's memory that a starting process learns.
 func (p *Processes) Past() protocol.Past {
 	return protocol.Past{Known: true, Born: p.Born, Lost: p.Lost != 0 && p.Lost == p.Born}
 }
@@ -65,7 +65,7 @@ func (p *Processes) Beat(b *protocol.Beat, us int64) protocol.Reply {
 		return cmp.Or(cmp.Compare(min(1, b.Since), min(1, a.Since)), strings.Compare(a.Kind, b.Kind), cmp.Compare(a.Since, b.Since), strings.Compare(a.ID, b.ID))
 	})
 	var lines []string
-	var last Told // the beat of the process that was named last
+	var last Told // the beat of the last reported process
 	ahead := false
 	for _, t := range all {
 		if named := t.Kind == last.Kind && min(1, t.Since) == min(1, last.Since); !named && t.ID != b.ID && len(lines) < protocol.MaxOthers {

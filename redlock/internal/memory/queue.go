@@ -17,23 +17,23 @@ type Queue struct{ Places []Place }
 type Place struct {
 	Process string
 	Ticket  int64
-	Ends    time.Time // when the process no longer counts as waiting
-	Slots   int       // the place is for all slots below this number, or for slot 0 alone if it is 0
+	Ends    time.Time // the time from which the process doesn't count as waiting
+	Slots   int       // the place is for all slots below this number; 0 means only slot 0
 }
 
-// before reports whether the place is before the place of another process. Equal tickets are ordered by name, so that all masters have the same
+// before reports whether the place comes before the place of another process. Equal tickets are ordered by name, so that all masters have the same
 // order.
 func (p Place) before(ticket int64, process string) bool {
 	return cmp.Or(cmp.Compare(p.Ticket, ticket), cmp.Compare(p.Process, process)) < 0
 }
 
-// isCall reports whether the place belongs to a call for several slots.
+// isCall reports whether the place is of a call for a key with several holders.
 func (p Place) isCall() bool {
 	_, call := protocol.CallOf(p.Process)
 	return call > 0
 }
 
-// Join gives a process this place, in exchange for its former one.
+// Join gives a process this place, and removes its former one.
 func (q *Queue) Join(p Place) {
 	q.leave(p.Process, math.MaxInt64)
 	at, _ := slices.BinarySearchFunc(q.Places, p, func(a, b Place) int {
@@ -51,7 +51,7 @@ func (q *Queue) has(process string, ticket int64) bool {
 	return slices.ContainsFunc(q.Places, func(p Place) bool { return p.Process == process && p.Ticket >= ticket })
 }
 
-// Oldest returns the first place for this slot that isn't the process but's, or nil. It drops places before it that have ended.
+// Oldest returns the first place for this slot, or nil. It skips the place of the process but, and drops expired places.
 func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
 	for skip := 0; skip < len(q.Places); {
 		switch p := &q.Places[skip]; {
@@ -68,7 +68,7 @@ func (q *Queue) Oldest(but string, slot int, now time.Time) *Place {
 	return nil
 }
 
-// elsewhere returns how many may hold the key according to the first other process in line, or 0.
+// elsewhere returns the number of holders that the first other process in the queue allows, or 0 if no other process waits.
 func (q *Queue) elsewhere(but string, now time.Time) uint16 {
 	for _, p := range q.Places {
 		if p.Process != but && now.Before(p.Ends) {
@@ -90,7 +90,7 @@ func (q *Queue) lines(now time.Time) string {
 	return strings.Join(lines, "\n")
 }
 
-// Listen passes on all messages to a process; it never misses one.
+// Listen passes on all messages to a process, and never misses one.
 func (m *Master) Listen(ctx context.Context, process string, _ time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	m.Subscribe(process, message)
 	ready()
@@ -99,7 +99,7 @@ func (m *Master) Listen(ctx context.Context, process string, _ time.Duration, re
 	return context.Cause(ctx)
 }
 
-// Subscribe makes the master call message for each message to the process; nil ends that.
+// Subscribe makes the master call message for each message to the process; nil ends the subscription.
 func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,7 +113,7 @@ func (m *Master) Subscribe(process string, message func(protocol.WakeUp)) {
 	}
 }
 
-// publish sends a message to the process that waits, and reports whether the process is subscribed.
+// publish sends a message to a process, and reports whether the process is subscribed.
 func (m *Master) publish(process string, w protocol.WakeUp) bool {
 	process, w.Call = protocol.CallOf(process)
 	m.mu.Lock()
@@ -135,12 +135,13 @@ func (m *Master) Join(cmd *protocol.Command, now time.Time) *Queue {
 	q.Join(Place{cmd.Process, cmd.Ticket, now.Add(cmd.TTL), int(cmd.Slots)})
 	m.Queues.Set(lineOf(cmd), q, now, max(cmd.TTL, ends.Sub(now)))
 	if m.Plain.Delete(cmd.Key); cmd.Slots > 1 {
-		m.Plain.Delete(lineOf(cmd)) // the holder may be a process that knows of one slot only
+		m.Plain.Delete(lineOf(cmd)) // the holder of slot 0 may be a process that allows one holder
 	}
 	return q
 }
 
-// wake tells the process at this place that the key is free, and reports whether it is subscribed. A process that isn't loses its place.
+// wake tells the process at this place that the key is free, and reports whether the process is subscribed. A process that isn't subscribed loses its
+// place.
 func (m *Master) wake(key string, q *Queue, p Place) bool {
 	if m.publish(p.Process, protocol.WakeUp{Key: key, Ticket: p.Ticket}) {
 		return true

@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Slots says until when each slot of a key is taken, or offered to a call, in microseconds. It only says where to look for a free slot.
+// Slots has, for each slot of a key, the time until which the slot is taken, or offered to a call, in microseconds. It is only a hint for the search
+// for a free slot: the leases decide.
 type Slots map[int]int64
 
 type Offer struct {
@@ -17,15 +18,15 @@ type Offer struct {
 	Until int64 // in microseconds, by the master's clock
 }
 
-// note notes until when a slot is taken, if the key's slots are being watched.
+// note notes the time until which a slot is taken, if the key's slots are watched.
 func (s Slots) note(slot int, until time.Time) {
 	if _, watched := s[slot]; watched {
 		s[slot] = until.UnixMicro()
 	}
 }
 
-// first returns the slot that will be free first, and until when it is taken. It skips the first slots, as many as behind says. The slot is -1 if
-// there is none.
+// first returns the slot that will be free first, and the time until which it is taken. It skips that many slots of the order as behind says. The
+// slot is -1 if none is left.
 func (s Slots) first(behind int) (slot int, taken int64) {
 	all := make([]int, 0, len(s))
 	for slot := range s {
@@ -33,7 +34,7 @@ func (s Slots) first(behind int) (slot int, taken int64) {
 	}
 	slices.SortFunc(all, func(a, b int) int {
 		switch {
-		case s[a] < s[b], s[a] == s[b] && strconv.Itoa(a) < strconv.Itoa(b): // the order in which Redis has them
+		case s[a] < s[b], s[a] == s[b] && strconv.Itoa(a) < strconv.Itoa(b): // Redis orders equal scores in the same way
 			return -1
 		}
 		return 1
@@ -44,7 +45,7 @@ func (s Slots) first(behind int) (slot int, taken int64) {
 	return all[behind], s[all[behind]]
 }
 
-// slots returns the known slots of the command's key, or nil if they aren't being watched.
+// slots returns the slots of the command's key, or nil if they aren't watched.
 func (m *Master) slots(cmd *protocol.Command, now time.Time) Slots {
 	slots, _, _ := m.Slots.Get(lineOf(cmd), now)
 	return slots
@@ -58,7 +59,7 @@ func (m *Master) offered(cmd *protocol.Command, now time.Time) (slot int, has bo
 	return offer.Slot, true
 }
 
-// forgo removes the command's call from the line, and takes back its offer.
+// forgo removes the command's call from the queue, and takes back its offer.
 func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
 	if slot, has := m.offered(cmd, now); has {
 		m.slots(cmd, now).note(slot, time.UnixMicro(0))
@@ -69,7 +70,7 @@ func (m *Master) forgo(cmd *protocol.Command, now time.Time) {
 	m.Offers.Delete(lineOf(cmd) + cmd.Process)
 }
 
-// watch makes the master know the slots of the command's key for a while, so that it can offer them.
+// watch makes the master keep Slots for the command's key for WatchTime, so that it can offer free slots.
 func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 	line := lineOf(cmd)
 	slots, _, known := m.Slots.Get(line, now)
@@ -77,7 +78,7 @@ func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 		slots = make(Slots)
 	}
 	if _, all := slots[int(cmd.Slots)-1]; !all {
-		m.Plain.Delete(line) // a release must be noted, and so be sent as a script
+		m.Plain.Delete(line) // a release must change Slots, so it must not be a plain one
 		for slot := range int(cmd.Slots) {
 			if _, watched := slots[slot]; !watched {
 				slots[slot] = 0
@@ -90,8 +91,8 @@ func (m *Master) watch(cmd *protocol.Command, now time.Time) {
 	m.Slots.Set(line, slots, now, protocol.WatchTime)
 }
 
-// offer offers each free slot to the first in line that may have it and, if slots are left, to the call that asks. It wakes all of them except that
-// call.
+// offer offers each free slot to the first call in the queue that may have it and, if slots are left, to the call asks. It wakes these calls, except
+// for asks.
 func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 	line, slots, unanswered := lineOf(cmd), m.slots(cmd, now), asks
 	q, _, waiters := m.Queues.Get(line, now)
@@ -120,7 +121,7 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 		}
 		slots.note(slot, until)
 		p := *first
-		if p.isCall() { // a process that knows of one slot keeps its place until it is granted the slot
+		if p.isCall() { // a process that allows one holder keeps its place until it is granted the slot
 			q.leave(p.Process, math.MaxInt64)
 		}
 		m.Offers.Set(line+p.Process, Offer{slot, until.UnixMicro()}, now, protocol.OfferTime)
@@ -133,7 +134,8 @@ func (m *Master) offer(cmd *protocol.Command, asks string, now time.Time) {
 	}
 }
 
-// wakeFirst wakes the first in line for the only slot, which is free. A call gets an offer instead. The process of the command isn't woken.
+// wakeFirst wakes the first process in the queue for the only slot, which is free. It wakes no call for a key with several holders, which gets an
+// offer instead, and not the command's own process.
 func (m *Master) wakeFirst(cmd *protocol.Command, now time.Time) {
 	q, _, waiters := m.Queues.Get(cmd.Key, now)
 	for waiters {

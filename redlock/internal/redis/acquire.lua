@@ -1,12 +1,12 @@
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits proposal_us slots former or ''
--- -> time_us: granted with the proposal as fence, and nobody waits
+-- -> time_us: granted with the proposal as fence, and no process waits
 --    {fence, time_us, former}: granted
 --    {fence of the result, ms that it is remembered, time_us, former}: refused, because a result is remembered
 --    {ms that the lease can last, holder's token or '', time_us, former, the slot that is offered or -1,
---     how many may hold the key in the view of another call in line or 0}: refused. The leader says when the first slot may be free.
--- waits: 1 to join the queue if refused; + 2 for the leader of the slots, + 4 if it has offered this one
--- former: 1 released / 0 was free / -1 another's / 2 none was given
--- If a key has several slots, the token of each has the mark +, so that only a script frees it.
+--     the number of holders that another call in the queue allows or 0}: refused. The leader returns the ms until a slot may be free.
+-- waits: 1 to join the queue if refused; + 2 if this server is the leader of the slots, + 4 if the leader has offered this slot
+-- former: 1 the former token was released / 0 the key was free / -1 another token has the key / 2 no former token was given
+-- If a key has several slots, the token of each slot has the mark +, so that only a script can release it.
 local time = call('TIME')
 local now, proposal, former = time[1] * 1000000 + time[2], tonumber(ARGV[6]), 2
 SLOTS = tonumber(ARGV[7])
@@ -23,7 +23,7 @@ if KEYS[5] then
   end
 end
 
--- Mostly the key is free, and nobody waits.
+-- Mostly the key is free, and no process waits.
 local ttl, several = tonumber(ARGV[4]), SLOTS > 1
 if not several and ttl >= FENCE_TTL + SLACK / 1000 and call('EXISTS', KEYS[2], KEYS[3], string.sub(KEYS[3], 1, -6) .. 'slots') == 0 then
   -- take.lua
@@ -44,7 +44,7 @@ local function before(name, number)
   return name and (number < ticket or number == ticket and name < process)
 end
 
-local leads, wanted = ARGV[5] % 4 >= 2, tonumber(ARGV[5]) >= 4 -- this call takes the slot, whoever is in line
+local leads, wanted = ARGV[5] % 4 >= 2, tonumber(ARGV[5]) >= 4 -- wanted: this call takes the slot, even if other calls wait
 local held = holder()
 if held == token then
   return {lastFence(), now, former} -- the command has come twice
@@ -57,7 +57,7 @@ if held then
   left = call('PTTL', LOCK)
 elseif not alone and not wanted then
   local name, number, ends
-  repeat -- until nobody is before this process, or the process before it was woken
+  repeat -- until no process is before this one, or a process before it was woken
     name, number, ends = oldest(process, now)
     if not before(name, number) then
       name = nil

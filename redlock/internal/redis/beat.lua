@@ -1,11 +1,11 @@
 -- KEYS told turns ends kinds | ARGV id number life_ms kind since about turns shown_us asks knew_us
 -- -> {time_us, mark_us, born_us, a line for one other process of each kind, and for each process asked for: its id, how many ms ago its
--- last beat came, the number of that beat, since when it locks, what it says about itself}
--- Of each kind it names the process that has locked for longest, one that is about to lock, and one that does neither: kinds has all in
--- this order. The server forgets a process when its life has passed since its last beat: ends says when. The server remembers since it
--- was born. If it loses its data, which it doesn't notice, it is born again. A process that knew it before tells it the earlier birth, and
--- the server then notes the present birth as lost. The mark is the latest time that the clock of this server has shown while it was right.
--- Turns are a line for each key that the process has held, or waited for, for long, the key's hash first.
+-- last beat came, the number of that beat, the time since which it locks, its about}
+-- Of each kind, the reply has the process that has locked for longest, one that is about to lock, and one that does neither: kinds is in
+-- this order. The server forgets a process when its life has passed since its last beat: ends has these times. born is the beginning of
+-- the server's memory. If the server loses its data, it doesn't notice, and born is set again. A process that knew the server earlier sends
+-- the earlier born, and the server then notes the present born as lost. mark is the latest time that this server's clock has shown while
+-- it was right. Turns has a line for each key that calls of the process have held, or waited for, for long; a line begins with the key's hash.
 -- born.lua
 local now = math.floor(us / 1000)
 local id, kind = ARGV[1], ARGV[4]
@@ -29,7 +29,7 @@ if tonumber(ARGV[8]) > tonumber(mark) then
 end
 
 local _, number, since, its = read(id)
-if not number or tonumber(number) < tonumber(ARGV[2]) then -- otherwise the beat comes late
+if not number or tonumber(number) < tonumber(ARGV[2]) then -- otherwise the beat is late
   call('HSET', KEYS[1], id, string.format('%.0f %s %s %s %s', now, ARGV[2], ARGV[5], kind, ARGV[6]))
   call('ZADD', KEYS[3], string.format('%.0f', now + ARGV[3]), id)
   local new, former = place(ARGV[5], kind, id), number and place(since, its, id)
@@ -80,7 +80,7 @@ end
 for other in string.gmatch(ARGV[9], '%S+') do
   named[#named + 1] = other
 end
--- If the clock was set back, beats from before that would last longer, so they age from now on.
+-- If the clock was set back, earlier beats would be remembered for longer, so they count as sent now.
 local function age()
   for _, other in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
     local told, number, since, its, about = read(other)

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	maxGreeting = 8 << 20 // the most bytes that a server may send to go-redis: the slots of a large cluster are the longest reply
-	maxDepth    = 8       // the most levels of arrays in arrays
+	maxGreeting = 8 << 20 // the largest number of bytes that a server may send to go-redis; the longest reply has the slots of a large cluster
+	maxDepth    = 8       // the largest depth of nested arrays
 )
 
-// boundedConn is a connection as go-redis reads it. go-redis allocates whatever length a server announces, and panics if that is too much. So it gets
-// only values that have been received as a whole, and no more bytes than a greeting may have.
+// boundedConn is the connection from which go-redis reads. go-redis allocates as much memory as a server announces, and panics if that is too much.
+// So boundedConn passes on only complete values, and no more bytes than a greeting may have.
 type boundedConn struct {
 	net.Conn
 	in    *bufio.Reader
 	room  int64 // how many bytes may still come
 	value []byte
-	rest  []byte // the part of value that go-redis hasn't read yet
+	rest  []byte // the rest of value that go-redis hasn't read yet
 
-	refused string // the text of the last value, if it is an error
+	refused string // the text of the last value, if the value is an error
 }
 
 // bounded returns a connection for go-redis, which reads from in.
@@ -34,11 +34,11 @@ func bounded(raw net.Conn, in *bufio.Reader) net.Conn {
 	return &boundedConn{Conn: raw, in: in, room: maxGreeting}
 }
 
-// lastWordsTime is how long Write looks for the server's reason on a connection that the server has closed.
+// lastWordsTime is how long Write waits for the server's last words on a connection that the server has closed.
 const lastWordsTime = 100 * time.Millisecond
 
-// Write fails with the server's reason if the server has closed the connection while we were still writing: because it has too many connections, is
-// in protected mode, or refuses our certificate, which a server says only after the handshake.
+// Write fails with the server's reason if the server has closed the connection while this process was still writing. The server has too many
+// connections, is in protected mode, or refuses our certificate, which it reports only after the handshake.
 func (c *boundedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err == nil {
@@ -76,8 +76,8 @@ func (c *boundedConn) next() error {
 	return nil
 }
 
-// reason returns the error of a closed connection. If the server refused the command before, that is the server's text: go-redis takes a refusal of
-// its first command for the refusal of an old server, and goes on.
+// reason returns the error of a closed connection. If the server has refused the last command, the error is the server's text. go-redis would ignore
+// that text: it takes a refusal of its first command as the refusal of an old server, and goes on.
 func (c *boundedConn) reason(err error) error {
 	if c.refused == "" || !isClosed(err) {
 		return err
@@ -86,7 +86,7 @@ func (c *boundedConn) reason(err error) error {
 	return lastWords(text)
 }
 
-// receive reads one value, at this depth of arrays.
+// receive reads one value. depth is the number of arrays around it.
 func (c *boundedConn) receive(depth int) error {
 	line, err := readLine(c.in)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Cluster is a Redis Cluster: its nodes, each of which is a Master, and the hash slots of each node.
+// Cluster is a Redis Cluster. It makes a Master of each node, and asks nodes for the topology.
 type Cluster struct {
 	name    string
 	options redis.ClusterOptions
@@ -32,7 +32,7 @@ func NewCluster(o redis.ClusterOptions) *Cluster {
 
 func (c *Cluster) String() string { return c.name }
 
-// Addrs returns the addresses of nodes that the client was configured with.
+// Addrs returns the configured addresses of nodes.
 func (c *Cluster) Addrs() []string { return c.options.Addrs }
 
 func (c *Cluster) Node(addr string) *Master {
@@ -46,7 +46,7 @@ func (c *Cluster) Node(addr string) *Master {
 	return n
 }
 
-// Topology says which node of a cluster has which hash slots.
+// Topology maps the nodes of a cluster to their hash slots.
 type Topology struct {
 	Epoch  int64                  // grows with each failover; 0 if unknown
 	Owners map[string][]SlotRange // the hash slots by the node's address
@@ -54,7 +54,8 @@ type Topology struct {
 
 type SlotRange struct{ First, Last int }
 
-// Configured returns the topology that the client was configured with; known is false if a node must be asked.
+// Configured returns the topology from the function in the client's options; known is false if there is no such function, so that a node must be
+// asked.
 func (c *Cluster) Configured(ctx context.Context) (t Topology, known bool, err error) {
 	if c.options.ClusterSlots == nil {
 		return t, false, nil
@@ -83,7 +84,7 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	pipe := client.Pipeline()
 	slots, info := pipe.ClusterSlots(ctx), pipe.ClusterInfo(ctx)
 	_, err = pipe.Exec(ctx)
-	if slots.Err() != nil || info.Err() != nil { // otherwise there was no connection, for example because of a wrong password
+	if slots.Err() != nil || info.Err() != nil { // these errors have the server's reason
 		err = cmp.Or(slots.Err(), info.Err())
 	}
 	switch {
@@ -104,7 +105,7 @@ func (c *Cluster) Ask(ctx context.Context, addr string) (Topology, error) {
 	return t.with(slots.Val(), addr)
 }
 
-// with adds the reply to CLUSTER SLOTS of the node at an address.
+// with returns the topology with the reply to CLUSTER SLOTS of the node at an address.
 func (t Topology) with(slots []redis.ClusterSlot, addr string) (Topology, error) {
 	t.Owners = make(map[string][]SlotRange)
 	for _, s := range slots {
@@ -122,8 +123,8 @@ func (t Topology) with(slots []redis.ClusterSlot, addr string) (Topology, error)
 // IsMoved reports whether a node has not executed a command because another node has the key.
 func IsMoved(err error) bool { return redis.HasErrorPrefix(err, "MOVED ") }
 
-// MovedTo reads the error "MOVED <slot> <address>" of this node. The returned address can be reached from here. ok is false if the error is a
-// different one. The slot may be out of range.
+// MovedTo reads the error "MOVED <slot> <address>" of this node. The returned address can be reached from this process. ok is false for a different
+// error. The slot may be out of range.
 func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 	var moved redis.Error
 	if !errors.As(err, &moved) {
@@ -143,8 +144,8 @@ func (m *Master) MovedTo(err error) (slot int, addr string, ok bool) {
 	return slot, reachable(addr, m.Addr()), true
 }
 
-// reachable returns the address of a node as it can be reached from here. addr is the node's address according to the node at the address asked. If
-// addr has no host, or a loopback address of another machine, the node is reached at the host of asked.
+// reachable returns an address at which this process can reach a node. addr is the node's address according to the node at the address asked. If addr
+// has no host, or a loopback address of another machine, the node is reached at the host of asked.
 func reachable(addr, asked string) string {
 	host, port, err := net.SplitHostPort(addr)
 	askedHost, askedPort, errAsked := net.SplitHostPort(asked)
@@ -154,7 +155,7 @@ func reachable(addr, asked string) string {
 	if host == "" || host == "?" || isLoopback(host) && !isLoopback(askedHost) {
 		host = askedHost
 	}
-	if port == "0" { // a cluster that speaks TLS only
+	if port == "0" { // the cluster has only ports with TLS
 		port = askedPort
 	}
 	return net.JoinHostPort(host, port)

@@ -31,7 +31,7 @@ type conn struct {
 	value   value
 }
 
-// Connect makes a connection. If ctx ends before the connection is made, it is given up.
+// Connect makes a connection. It gives up when ctx ends.
 func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protocol.Conn, error) {
 	c, err := m.connect(ctx, func(ctx context.Context, c *conn, ready *time.Time) error {
 		return greet(ctx, c, ready, admits)
@@ -42,7 +42,7 @@ func (m *Master) Connect(ctx context.Context, admits protocol.Admission) (protoc
 	return c, nil
 }
 
-// connect makes a connection and calls greet for it. go-redis authenticates before the first command of greet.
+// connect makes a connection and calls greet for it. go-redis authenticates before the first command of greet. ready is set after that.
 func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c *conn, ready *time.Time) error) (*conn, error) {
 	c := &conn{scripts: m.scripts}
 	var ready time.Time
@@ -78,7 +78,7 @@ func (m *Master) connect(ctx context.Context, greet func(ctx context.Context, c 
 	return c, nil
 }
 
-// opened keeps the network connection, unless the connecting was given up before.
+// opened keeps the network connection, unless abandon was called earlier.
 func (c *conn) opened(raw net.Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,7 +105,7 @@ func (c *conn) Close() {
 	_ = c.client.Close()
 }
 
-// isPrompt reports whether the connection is a socket. A socket has room for new bytes when all bytes before them were answered. Connections of other
+// isPrompt reports whether the connection is a socket. Once all earlier bytes were answered, a socket has room for new bytes. Connections of other
 // dialers, such as tunnels, may have no room at all.
 func (c *conn) isPrompt() bool {
 	raw := c.raw
@@ -243,7 +243,8 @@ func (c *conn) appendProcesses(b []byte, key string) []byte {
 	return b
 }
 
-// appendScript appends a call of a script. The first call has the script's source, which the server knows for all later calls on this connection.
+// appendScript appends a call of a script. The first call on a connection has the script's source (EVAL). The server keeps the source, so later calls
+// have only its hash (EVALSHA).
 func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	if c.known[script].Swap(true) {
 		return appendBulk(appendBulk(b, "EVALSHA"), c.scripts[script].hash)
@@ -251,7 +252,7 @@ func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	return appendBulk(appendBulk(b, "EVAL"), c.scripts[script].source)
 }
 
-// together returns how many commands at the head of a batch are sent as one: Fast ones of one operation with one TTL.
+// together returns how many commands at the head of a batch are sent as one script call: Fast commands with the same operation and the same TTL.
 func together(cmds []*protocol.Command) (n int) {
 	for n < len(cmds) && cmds[n].Fast && cmds[n].Op == cmds[0].Op && cmds[n].TTL == cmds[0].TTL {
 		n++
@@ -259,10 +260,10 @@ func together(cmds []*protocol.Command) (n int) {
 	return max(n, 1)
 }
 
-// forced is the end of the key by which OpForce marks a token.
+// forced is in the name of the key with which OpForce marks a token.
 const forced = ":forced:"
 
-// appendTogether appends commands for several locks as one command. Each lock has keys with these ends.
+// appendTogether appends commands for several locks as one script call. Each lock has one key for each of the given ends.
 func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
 	b = appendArray(b, 4+(len(ends)+2)*len(cmds))
 	b = c.appendScript(b, script)

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Await waits until the buffer has a whole reply, which Receive then reads. It leaves a reply that is longer than the buffer to Wait.
+// Await waits until the buffer has a whole reply, which Receive then reads. If a reply is longer than the buffer, Await returns false, and the reader
+// waits for it.
 func (c *conn) Await() bool {
 	for more := 1; ; more = c.in.Buffered() + 1 {
 		if _, err := c.in.Peek(more); err != nil {
@@ -21,7 +22,7 @@ func (c *conn) Interrupt() { _ = c.raw.SetReadDeadline(time.Unix(1, 0)) }
 
 func (c *conn) Resume() { _ = c.raw.SetReadDeadline(time.Time{}) }
 
-// isWhole reports whether b begins with a whole value, or with bytes that are no value, which Receive then reports.
+// isWhole reports whether b begins with a whole value, or with bytes that are no value. Receive then reports the error.
 func isWhole(b []byte) bool {
 	for values := 1; values > 0; values-- {
 		end := bytes.IndexByte(b, '\n') + 1

@@ -22,23 +22,23 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Examination is the result of a look at a server, for package doctor to judge. Unknown facts are zero.
+// Examination has the facts about a server for package doctor to judge. Unknown facts are zero.
 type Examination struct {
 	protocol.Server // the server's description of itself in the greeting
 	Info            map[string]string
-	Config          map[string]string // settings that INFO doesn't have; empty if CONFIG is forbidden
+	Config          map[string]string // settings that INFO doesn't have; empty if the user has no right to CONFIG
 	Unexaminable    bool              // the master is in the memory of the process
 
 	Name    string
 	Cluster bool           // the server was examined as a node of a Redis Cluster
-	Others  []*Examination // the other nodes that have keys; this Examination is of the node with the longest round trip
+	Others  []*Examination // the other nodes with keys; this Examination is of the node with the longest round trip
 
-	User        string // the user that asks
+	User        string // the configured user
 	Addr        string // the configured address
-	Reached     string // the address that a connection was made to, or "unix"; empty if there was no connection
-	Err         error  // the reason why it can't be examined, or not completely: a redis.Error has the server's own words
-	SpeaksTLS   bool   // the server has closed a connection without TLS, but speaks TLS
-	SpeaksPlain bool   // the server doesn't answer over TLS, but does without
+	Reached     string // the address of the connection, or "unix"; empty if there was no connection
+	Err         error  // the reason why the server can't be examined, or not completely: a redis.Error has the server's own words
+	SpeaksTLS   bool   // the server has closed a connection without TLS, but accepts TLS
+	SpeaksPlain bool   // the server doesn't answer over TLS, but answers without TLS
 
 	RoundTrip time.Duration // the median of several round trips
 	HasClock  bool
@@ -47,8 +47,8 @@ type Examination struct {
 
 	Refusals  []Refusal
 	NotTried  []string          // commands that weren't tried because they would have left a key behind
-	OtherRun  string            // the run ID on a second connection, if it is a different one
-	Processes map[string]string // the beats of the processes that lock there, by the processes' IDs: see beat.lua
+	OtherRun  string            // the run ID on a second connection, if it differs from the first
+	Processes map[string]string // the beats of the processes that use this server, by the processes' IDs: see beat.lua
 }
 
 func (x *Examination) Refused() *Refusal {
@@ -59,7 +59,7 @@ func (x *Examination) Refused() *Refusal {
 	return &Refusal{Text: refused.Error()}
 }
 
-// RemedyTLS returns why TLS fails or is needed, and what to do about it, in the words of a Locker's errors. Both are empty if TLS works.
+// RemedyTLS returns why TLS fails or is needed, and what an operator can do, as a Locker's errors say it. Both are empty if TLS works.
 func (x *Examination) RemedyTLS() (why, advice string) {
 	switch {
 	case x.SpeaksPlain:
@@ -75,7 +75,7 @@ func (x *Examination) Closed() bool { return isClosed(x.Err) }
 // Refusal is the server's refusal of a command that locks need.
 type Refusal struct{ Command, Text string }
 
-// Remedy returns why the server takes no locks, and what to do about it, in the words of a Locker's errors. Both are empty for an unknown text.
+// Remedy returns why the server takes no locks, and what an operator can do, as a Locker's errors say it. Both are empty for an unknown text.
 func (r Refusal) Remedy() (why, advice string) {
 	if known := remedyOf(r.Text); known != nil {
 		return known.why, known.advice
@@ -97,7 +97,7 @@ func (m *Master) Examine(ctx context.Context, prefix string, patience time.Durat
 	return m.examine(ctx, prefix, newProbe(), patience, false)
 }
 
-// Examine examines all nodes of the cluster that have keys. If no node says which these are, it examines the node that was configured first.
+// Examine examines all nodes of the cluster that have keys. If no node reports the topology, it examines the node that was configured first.
 func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
 	var t Topology
 	var failed error
@@ -138,10 +138,10 @@ func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Dura
 	return all[0]
 }
 
-// newProbe returns a key like a rule's, which nobody else uses.
+// newProbe returns a random key that nobody else uses.
 func newProbe() string { return "doctor:" + strings.ToLower(rand.Text()) }
 
-// probeIn returns a key like newProbe's that is in these hash slots.
+// probeIn returns a random key in one of these hash slots.
 func probeIn(prefix string, has []SlotRange) string {
 	base := newProbe()
 	for i := 0; ; i++ {
@@ -159,7 +159,7 @@ func (m *Master) examine(ctx context.Context, prefix, probe string, patience tim
 	x.options.ReadTimeout, x.options.WriteTimeout = patience, patience
 	c, err := x.connect(ctx)
 	switch {
-	case redis.HasErrorPrefix(err, "NOPERM"): // the user may not call SELECT or CLIENT SETNAME, without which there is no connection
+	case redis.HasErrorPrefix(err, "NOPERM"): // the user may not call SELECT or CLIENT SETNAME, which go-redis needs to connect
 		_ = x.note("info", err)
 		return x.Examination
 	case err != nil:
@@ -209,10 +209,10 @@ func (x *examiner) connect(ctx context.Context) (*conn, error) {
 	return nil, err
 }
 
-// KeyOfBeats is empty, because the server isn't to be asked since when it remembers.
+// KeyOfBeats is empty, because the greeting need not ask for the server's memory of processes.
 func (*examiner) KeyOfBeats() string { return "" }
 
-// Admit notes the server that was reached on the first connection, and whether a later connection has reached a different one.
+// Admit notes the server that the first connection has reached, and whether a later connection has reached a different one.
 func (x *examiner) Admit(reached protocol.Server) error {
 	if x.Info == nil {
 		x.Server = reached
@@ -247,7 +247,7 @@ func (x *examiner) dialWith(ctx context.Context, secure *tls.Config) (net.Conn, 
 	return conn, nil
 }
 
-// lookCloser finds out why a server has closed the connection, or why it doesn't answer over TLS.
+// lookCloser finds out why a server has closed the connection, or has not answered over TLS.
 func (x *examiner) lookCloser(ctx context.Context) {
 	secure := x.options.TLSConfig
 	if errors.Is(x.Err, context.DeadlineExceeded) && secure != nil {
@@ -261,7 +261,7 @@ func (x *examiner) lookCloser(ctx context.Context) {
 	if text, refused := strings.CutPrefix(said, "-"); refused {
 		x.Err = lastWords(text)
 	} else if err != nil && !isClosed(err) {
-		x.Err = err // for example TLS's own reason
+		x.Err = err // for example an alert of TLS
 	} else if secure == nil {
 		ctx, cancel := context.WithTimeout(ctx, x.patience)
 		defer cancel()
@@ -287,23 +287,23 @@ func (x *examiner) ask(ctx context.Context, secure *tls.Config) (line string, er
 	return strings.TrimSpace(line), err
 }
 
-// isClosed reports whether the server, or something before it, has closed the connection.
+// isClosed reports whether the server, or a proxy before it, has closed the connection.
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// lastWords are a server's words before it closed the connection.
+// lastWords is the text that a server has sent before it closed the connection.
 type lastWords string
 
 func (w lastWords) Error() string { return string(w) }
 
-// RedisError makes it an error of Redis.
+// RedisError makes lastWords implement go-redis's redis.Error.
 func (lastWords) RedisError() {}
 
-// note notes a server's refusal of a command. It returns any other error.
+// note notes a server's refusal of a command, and returns nil then. It returns any other error.
 func (x *examiner) note(command string, err error) error {
 	var refused redis.Error
-	elsewhere := x.Cluster && IsMoved(err) // another node has the key, such as the one with the beats
+	elsewhere := x.Cluster && IsMoved(err) // another node has the key, for example the key of the beats
 	if err != redis.Nil && errors.As(err, &refused) && !elsewhere {
 		x.Refusals = append(x.Refusals, Refusal{command, refused.Error()})
 	}
@@ -318,7 +318,7 @@ func unlessRefused(err error) error {
 	return err
 }
 
-// readInfo asks for all fields of INFO. A user without the right to INFO gets none.
+// readInfo asks for all fields of INFO. It gets none if the user has no right to INFO.
 func (x *examiner) readInfo(ctx context.Context, cn *redis.Conn) error {
 	reply, err := cn.Info(ctx).Result()
 	x.Info = maps.Collect(infoFields(reply))
@@ -360,7 +360,7 @@ func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 	return nil
 }
 
-// readProcesses asks which processes take locks on the server. A user who may not read that learns of none.
+// readProcesses asks for the processes that use the server. It gets none if the user has no right to read that key.
 func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 	key := protocol.Processes(x.prefix)
 	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMilli(), 10)
@@ -375,21 +375,21 @@ func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 }
 
 // tried are the commands that locks need, with arguments with which they do nothing to a missing key. A server checks ACLs first, so the reply shows
-// whether the user has the right. Rights are tried because asking for them, with ACL DRYRUN and ACL GETUSER, is for administrators, and unknown to
-// older servers. Each command is tried by itself, and not in the script of OpTrial, so that all missing rights show at once, whether or not the user
-// may run scripts.
+// whether the user has the right. The commands to ask for rights, ACL DRYRUN and ACL GETUSER, are for administrators, and older servers lack them.
+// Each command is tried separately, and not in the script of OpTrial. So all missing rights are found at once, whether or not the user may run
+// scripts.
 var tried = []string{
 	"exists", "get", "lindex 0", "lpop", "ltrim 0 0", "lset 0 x", "lrem 1 x", "pttl", "pexpire 1000", "zrange 0 0", "zscore x", "zrem x",
 	"hget x", "hdel x",
 }
 
-// makers are the commands that would create a key. They are tried on a string, which lasts for a second at most. As it isn't a list, a
-// sorted set or a hash, they fail and do nothing.
+// makers are the commands that would create a key. They are tried on a string that lasts for a second at most. Because the key is no list, sorted set
+// or hash, they fail without an effect.
 var makers = []string{"rpush x", "zadd 1 x", "hset x x"}
 
 const makeString, remove = "set x PX 1000", "del"
 
-// tryCommands tries each command of the scripts. INFO and TIME were used before.
+// tryCommands tries each command of the scripts. INFO and TIME were tried by earlier steps.
 func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	key := fmt.Sprintf("%s:{%s}", x.prefix, x.probe)
 	pipe := cn.Pipeline()
@@ -417,7 +417,7 @@ func (x *examiner) tryCommands(ctx context.Context, cn *redis.Conn) error {
 	deletes := !redis.HasErrorPrefix(del.Err(), "NOPERM") || strings.Contains(del.Err().Error(), " to access ")
 	for _, command := range makers {
 		if set.Err() == nil {
-			try(makeString) // again, because the string may have ended
+			try(makeString) // again, because the string may have expired
 		} else if !deletes {
 			x.NotTried = append(x.NotTried, strings.Fields(command)[0]) // no key may be left behind
 			continue
@@ -440,8 +440,8 @@ func (x *examiner) exec(ctx context.Context, pipe redis.Pipeliner) error {
 
 func (x *examiner) channel() string { return x.prefix + ":wake:" + x.probe }
 
-// trySubscribe subscribes on a second connection, as a process does while its calls wait. The connection also shows whether it reaches the same
-// server.
+// trySubscribe subscribes on a second connection, as a process does while its calls wait. The connection also shows whether the address always leads
+// to the same server.
 func (x *examiner) trySubscribe(ctx context.Context, _ *redis.Conn) error {
 	c, err := x.connect(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
--- A fence that must be remembered longer than the lease isn't in the list, but in a key beside it. Returns the last fence, and the last
--- element of the list.
+-- Returns the last fence, and the last element of the list. A fence that must be remembered for longer than the lease isn't in the list,
+-- but in a separate key, KEYS[2].
 local function lastFence()
   local text = call('LINDEX', KEYS[1], -1)
   return tonumber(text) or tonumber(call('GET', KEYS[2])) or 0, text
@@ -9,8 +9,8 @@ local function fenceLife(fence, now)
   return FENCE_TTL + math.ceil(math.max(fence - now, 0) / 1000)
 end
 
--- Gives the key this token, with its marks, and this fence. Returns an error if the user lacks the right. The command that needs memory comes
--- first: a server that lacks memory refuses a command only before the first write of a script.
+-- Gives the key this token, with its marks, and this fence. Returns an error if the user lacks the right to PEXPIRE. The command that needs
+-- memory comes first: a server that lacks memory refuses a command only before the first write of a script.
 local function grant(token, fence, now, ttl)
   local life, text = fenceLife(fence, now), string.format('%.0f', fence) -- tostring loses digits
   if life <= ttl then
@@ -23,7 +23,7 @@ local function grant(token, fence, now, ttl)
     call('LTRIM', KEYS[1], -1, -1)
   end
   local timed = redis.pcall('PEXPIRE', KEYS[1], ttl)
-  if type(timed) == 'table' then -- the right is missing: no lock may be left without an end
+  if type(timed) == 'table' then -- the user lacks the right: no lock without a TTL may be left
     call('DEL', KEYS[1])
     return timed
   end

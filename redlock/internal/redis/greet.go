@@ -22,7 +22,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// greet asks a server for its description, and then has admits decide whether the server may vote. It runs on each new connection, before any
+// greet asks a server for its description, and then lets admits decide whether the server may vote. It runs on each new connection, before any other
 // command.
 func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admission) error {
 	pipe := c.session.Pipeline()
@@ -63,7 +63,7 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	if err != nil {
 		return err
 	}
-	if remembers.Known && remembers.Born == 0 { // so that the memory ages, even if this process leaves before the server has a vote
+	if remembers.Known && remembers.Born == 0 { // begin the server's memory now, so that it ages even if this process leaves before the server has a vote
 		if err := unlessRefused(c.session.Eval(ctx, serverScripts[begin].source, []string{admits.KeyOfBeats()}).Err()); err != nil {
 			return err
 		}
@@ -85,8 +85,8 @@ func greet(ctx context.Context, c *conn, ready *time.Time, admits protocol.Admis
 	})
 }
 
-// askPast queues the questions since when the server remembers processes, and whether it has lost data since. The function that it returns reads the
-// replies, after the pipeline was sent; withheld reports whether the server has refused one of the questions.
+// askPast queues two questions: since when the server remembers processes, and whether it has lost its data. The returned function reads the replies,
+// after the pipeline was sent. withheld reports whether the server has refused one of the questions.
 func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admission) func() (past protocol.Past, withheld bool) {
 	if admits == nil || admits.KeyOfBeats() == "" {
 		return func() (past protocol.Past, withheld bool) { return past, false }
@@ -102,7 +102,7 @@ func askPast(ctx context.Context, pipe redis.Pipeliner, admits protocol.Admissio
 	}
 }
 
-// certifiedUntil returns the time until which the server's certificate, and the certificates that vouch for it, are valid; zero without TLS.
+// certifiedUntil returns the time until which the server's certificate, and the certificates that have signed it, are valid; zero without TLS.
 func certifiedUntil(raw net.Conn) (until time.Time) {
 	secure, ok := raw.(*tls.Conn)
 	if !ok {
@@ -122,7 +122,7 @@ func certifiedUntil(raw net.Conn) (until time.Time) {
 	return until
 }
 
-// certificate makes a connection to see the certificate, and returns the time until which it is valid.
+// certificate makes a connection to get the server's certificate, and returns the time until which it is valid.
 func (m *Master) certificate(ctx context.Context) (until time.Time, err error) {
 	raw, err := m.open(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func memoryOf(info map[string]string) protocol.Memory {
 	return protocol.Memory{Used: number("used_memory"), Max: number("maxmemory"), Policy: info["maxmemory_policy"]}
 }
 
-// timeOf reads the reply to TIME. The time is 0 for a user without the right to TIME.
+// timeOf reads the reply to TIME. The time is 0 if the user lacks the right to TIME.
 func timeOf(clock *redis.Cmd) (us int64, err error) {
 	if clock.Err() != nil {
 		return 0, nil
@@ -164,8 +164,8 @@ func infoFields(text string) func(yield func(string, string) bool) {
 	}
 }
 
-// connectError is the reason why there is no connection. It has no Unwrap, because go-redis returns only the wrapped error if one occurs while it
-// connects, and the reason would be lost.
+// connectError is the reason why there is no connection. It has no Unwrap, because go-redis would return only the wrapped error if one occurs while
+// it connects, and the text would be lost.
 type connectError struct {
 	text  string
 	cause error
@@ -179,8 +179,8 @@ func (e *connectError) Is(target error) bool {
 
 func (e *connectError) As(target any) bool { return errors.As(e.cause, target) }
 
-// peerTrouble adds a guess about the peer to the error of a failed greeting, unless the peer is a Redis server, which gives the reason itself. late
-// is the context's error.
+// peerTrouble adds a guess about the peer to the error of a failed greeting. A Redis server gives its reason itself, so such an error gets no guess.
+// late is the context's error.
 func peerTrouble(err, late error, secure bool) error {
 	var dial *net.OpError
 	_, advice := remedyOfTLS(err)
@@ -199,7 +199,7 @@ func peerTrouble(err, late error, secure bool) error {
 	return err
 }
 
-// remedy says why a server takes no locks at all, and what to do about it, for errors that begin with a text.
+// remedy is the explanation of a server's errors that begin with a text: why the server takes no locks at all, and what an operator can do.
 type remedy struct {
 	begins, why, advice string
 	mark                error // ErrUnusable, unless a new connection must be made and greeted
@@ -210,7 +210,7 @@ const (
 	asItIs      = "use Redis 6.2 or newer, or Valkey, without renamed commands, and without a proxy before it"
 )
 
-// remedies has all advice about refusals, of a Locker and of doctor.
+// remedies has all advice about refusals. A Locker's errors and redlock doctor have it.
 var remedies = []remedy{
 	{begins: "NOAUTH ", why: "it needs a password", advice: "write redis://user:password@ before its address, or set username and password"},
 	{begins: "WRONGPASS ", why: "the user name or the password is wrong, or the user is off", advice: "correct them, or look at the user with ACL GETUSER"},
@@ -239,7 +239,7 @@ const (
 	withoutTLS  = "write redis:// instead of rediss:// in masters, or use the server's TLS port (tls-port in redis.conf)"
 )
 
-// remedyOfTLS returns why TLS fails, and what to do about it, or nothing for other errors.
+// remedyOfTLS returns why TLS fails, and what an operator can do. Both are empty for other errors.
 func remedyOfTLS(err error) (why, advice string) {
 	var noTLS tls.RecordHeaderError
 	var authority x509.UnknownAuthorityError
@@ -289,7 +289,7 @@ func explained(err error) error {
 	}
 	text := refused.Error()
 	if _, inner, found := strings.Cut(text, "@user_script: "); found && strings.HasPrefix(text, "ERR Error running script") {
-		_, inner, _ = strings.Cut(inner, ": ") // before Redis 7.0: the line number, then the error of the command
+		_, inner, _ = strings.Cut(inner, ": ") // before Redis 7.0, the line number precedes the error of the command
 		text = "ERR " + inner
 		if code, isCode := strings.CutPrefix(inner, "-"); isCode {
 			text = code

@@ -1,7 +1,7 @@
 -- KEYS lock fence queue leases result
--- -> {time_us, holder's token or '', ms that the lease can last, fence or 0, a line for each of the first waiters,
+-- -> {time_us, holder's token or '', ms that the lease can last, fence or 0, a line for each of the first processes in the queue,
 --     fence of the result or 0, its bytes, ms that it is remembered}
--- A line has the ticket, and the end of the process's name.
+-- A line has the ticket, and the random end of the process's name.
 local time = call('TIME')
 -- lock.lua
 -- fence.lua

@@ -1,6 +1,6 @@
-// Package redis is a Redis server, or a node of a Redis Cluster, as a master: it has the scripts that lock, and all code for the connection to the
-// server. go-redis authenticates and greets on a connection that this package has made. After that, commands are written and replies read directly,
-// so that several batches can be under way.
+// Package redis makes a Redis server, or a node of a Redis Cluster, a master. It has the scripts that lock, and all code for the connection to the
+// server. go-redis authenticates and greets on a connection that this package has made. After that, this package writes commands and reads replies
+// directly, so that several batches can be under way.
 package redis
 
 import (
@@ -16,31 +16,30 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// longest bounds how long go-redis waits while it makes a connection, if the caller's context doesn't end before.
+// longest bounds how long go-redis waits while it makes a connection. The caller's context usually ends earlier.
 const longest = time.Minute
 
-// poolSize is one more than the connections that a client has. After poolSize failed dials, go-redis begins to
-// dial in the background, in a goroutine that outlives the client.
+// poolSize is one more than the number of a client's connections. After poolSize failed dials, go-redis begins to dial in the background, in a
+// goroutine that outlives the client.
 const poolSize = 2
 
-// Master makes a Redis server one of a Locker's masters: it implements protocol.Master. It says nothing about replication in Redis.
+// Master makes a Redis server one of a Locker's masters: it implements protocol.Master. The name doesn't refer to the server's role in replication.
 type Master struct {
 	name    string
 	options redis.Options
-	dial    dialer // the dialer of the options, or our own
+	dial    dialer // the dialer of the options, or the default
 	scripts *scriptSet
 
 	doing protocol.Conn
 }
 
-// New returns a master for the server that a client with these options would use. It changes the options for itself:
-// one connection, and no retries.
+// New returns a master for the server that a client with these options would use. It changes its copy of the options: one connection, and no retries.
 func New(o redis.Options) *Master {
 	m := &Master{name: serverName(&o), scripts: serverScripts}
 	o.MaxRetries = -1
 	o.DialerRetries = 1
 	o.DisableIdentity = true // saves a round trip
-	o.Protocol = 2           // RESP2, without messages from the server: go-redis complains on standard error if it can't read them
+	o.Protocol = 2           // RESP2, which has no push messages: if go-redis can't read one, it writes to standard error
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout = longest, longest, longest
 	o.ContextTimeoutEnabled = false
 	o.PoolSize, o.MaxActiveConns, o.MinIdleConns, o.PipelinePoolSize = poolSize, 1, 0, -1
@@ -55,8 +54,7 @@ func New(o redis.Options) *Master {
 
 type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialerFor returns a dialer whose TLS handshake ends with the context as well. go-redis's own dialer ignores the context during the
-// handshake.
+// dialerFor returns a dialer whose TLS handshake also ends when the context does. go-redis's own dialer ignores the context during the handshake.
 func dialerFor(secure *tls.Config) dialer {
 	if secure == nil {
 		return new(net.Dialer).DialContext
@@ -64,9 +62,8 @@ func dialerFor(secure *tls.Config) dialer {
 	return (&tls.Dialer{Config: secure}).DialContext
 }
 
-// open makes a network connection to the server before go-redis asks for one, because go-redis's pool writes a line to standard error for
-// each failed dial, and only a logger for the whole process can change that. If the context ends, open doesn't wait for a dialer that
-// ignores the context.
+// open makes a network connection to the server before go-redis asks for one, because go-redis's pool writes a line to standard error for each failed
+// dial. Only a logger for the whole process can change that. If the context ends, open returns without waiting for a dialer that ignores the context.
 func (m *Master) open(ctx context.Context) (net.Conn, error) {
 	type result struct {
 		raw net.Conn
@@ -91,8 +88,7 @@ func (m *Master) open(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// serverName names a server by its address, without credentials or database, because two names must not differ for
-// one server.
+// serverName names a server by its address, without credentials or database, because one server must not have two names.
 func serverName(o *redis.Options) string {
 	scheme := "redis"
 	switch {
@@ -112,7 +108,7 @@ func (m *Master) Capabilities() protocol.Capabilities {
 	return protocol.Capabilities{Shared: true, Several: true, Database: m.options.DB, Certificate: m.certificate}
 }
 
-// Do runs one batch. A Locker uses Connect instead.
+// Do executes one batch. Only tests call it; a Locker calls Connect.
 func (m *Master) Do(cmds []*protocol.Command) {
 	err := m.ensure()
 	if err == nil {

@@ -1,6 +1,6 @@
 -- KEYS told turns ends kinds | ARGV IDs, or empty for all; the hash of a key, or empty
--- -> {a line for each of these processes that is known: its ID, how many ms ago its last beat came, the number of that beat, since
--- when it locks, what it says about itself; a line for each process that tells of a turn on the key: its ID, the turn}
+-- -> {a line for each of these processes that is known: its ID, how many ms ago its last beat came, the number of that beat, the time
+-- since which it locks, its about; a line for each process with a turn on the key: its ID, the turn}
 local time, lines, turns = call('TIME'), {}, {}
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 for _, id in ipairs(call('ZRANGE', KEYS[3], string.format('(%.0f', now), '+inf', 'BYSCORE', 'LIMIT', 0, MAX_PROCESSES)) do

@@ -1,6 +1,6 @@
--- The processes that wait for a key. QUEUE has the ticket of each process, LEASES the time until which it is believed to wait.
--- All slots of a key share one line. If a key has several slots, each call has its own place, named after its process, # and a number. LEASES has the
--- number of slots of each call, because its ticket is for all slots below that number.
+-- The processes that wait for a key. QUEUE has the ticket of each process, and LEASES the time until which the process counts as waiting.
+-- All slots of a key share one queue. If a key has several slots, each call has a separate place; its name is that of its process, # and a number.
+-- LEASES also has the number of slots of each call, because its ticket is for all slots below that number.
 local LOCK, QUEUE, LEASES, LINE = KEYS[1], KEYS[3], KEYS[4], string.sub(KEYS[3], 1, -7)
 local SLOT = tonumber(string.match(LOCK, ':slot:(%d+)$')) or 0
 local token, process, ticket, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -11,7 +11,7 @@ local function leave(name)
   call('HDEL', LEASES, name, name .. '/n')
 end
 
--- Marks the holder of a slot, so that a script must release it from now on.
+-- Marks the token of a slot's holder, so that only a script can release it from now on.
 local function mark(key)
   local held, marks = holder(key)
   if held and marks == '' then
@@ -24,11 +24,11 @@ local function join(now)
   local ends = string.format('%.0f', now + lease_ms * 1000)
   if SLOTS > 1 then
     call('HSET', LEASES, process, ends, process .. '/n', SLOTS)
-    mark(LINE) -- the holder may be a process that knows of one slot only
+    mark(LINE) -- the holder of slot 0 may be a process that allows one holder
   else
     call('HSET', LEASES, process, ends)
     if not fresh then
-      call('HDEL', LEASES, process .. '/n') -- the process may have had more slots before
+      call('HDEL', LEASES, process .. '/n') -- the process may have allowed more slots before
     end
   end
   mark(LOCK)
@@ -38,8 +38,8 @@ local function join(now)
   end
 end
 
--- Returns the process with the oldest ticket, its ticket, and the end of its lease. Processes whose lease is over lose their place.
--- Processes that may not have the slot don't count.
+-- Returns the process with the oldest ticket, except for the process but: its name, its ticket, and the time until which it counts as waiting.
+-- Removes processes whose time is over. Skips calls that may not have the slot.
 local function oldest(but, now, slot)
   local skip = 0
   slot = slot or SLOT
@@ -61,8 +61,8 @@ local function oldest(but, now, slot)
   end
 end
 
--- Sends a process the message that the key is free. A process that isn't subscribed any more loses its place. If the server refuses
--- PUBLISH, the rest of the script still counts.
+-- Sends a process the message that the key is free. A process that isn't subscribed any more loses its place, and the result is false. If the
+-- server refuses PUBLISH, the script goes on.
 local function wake(name, number, key)
   local channel, call = string.match(name, '^(.*)(#%d+)$')
   local heard = redis.pcall('PUBLISH', channel or name, string.format('%.0f', number) .. (call or '') .. ' ' .. (key or LOCK))

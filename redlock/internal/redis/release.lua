@@ -1,6 +1,6 @@
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits [keep_ms fence result anyway, or slots]
--- -> 1 released / 0 was free / -1 another's
--- waits: 1 to stay in the queue; + 2 for the leader of the slots
+-- -> 1 released / 0 the key was free / -1 another token has the key
+-- waits: 1 to stay in the queue; + 2 if this server is the leader of the slots
 -- lock.lua
 local held, released = holder(), 0
 if held == ARGV[1] then
@@ -12,7 +12,7 @@ end
 if KEYS[5] and (released == 1 or ARGV[9] == '1') and (tonumber(call('HGET', KEYS[5], 'fence')) or 0) < tonumber(ARGV[7]) then
   call('HSET', KEYS[5], 'fence', ARGV[7], 'data', ARGV[8])
   local timed = redis.pcall('PEXPIRE', KEYS[5], ARGV[6])
-  if type(timed) == 'table' then -- the right is missing: no result may be left without an end
+  if type(timed) == 'table' then -- the user lacks the right: no result without a TTL may be left
     call('DEL', KEYS[5])
     return timed
   end
@@ -20,7 +20,7 @@ end
 
 SLOTS = not KEYS[5] and tonumber(ARGV[6]) or 1
 
--- Mostly nobody waits.
+-- Mostly no process waits.
 if ARGV[5] == '0' and SLOTS == 1 and call('EXISTS', KEYS[3], string.sub(KEYS[3], 1, -6) .. 'slots') == 0 then
   return released
 end

@@ -1,8 +1,8 @@
--- KEYS locks, and the marks of their release by force | ARGV ttl_ms, and for each lock: token fence
--- -> {time_us, and the place of each lock that isn't renewed: extend.lua must be called}
+-- Renews several leases. KEYS locks, and the keys that mark their release by force | ARGV ttl_ms, and for each lock: token fence
+-- -> {time_us, and the position of each lock for which extend.lua must be called}
 local n, ttl, time, try = #KEYS / 2, tonumber(ARGV[1]), call('TIME'), redis.pcall
 local now = time[1] * 1000000 + time[2]
-local latest = string.format('%.0f', now + (ttl - FENCE_TTL) * 1000) -- a later fence must be remembered for longer than the lease
+local latest = string.format('%.0f', now + (ttl - FENCE_TTL) * 1000) -- a larger fence must be remembered for longer than the lease
 local answer, long, quiet = {now}, ttl >= FENCE_TTL, call('EXISTS', unpack(KEYS, n + 1)) == 0
 for i = 1, n do
   local key, token, fence, held = KEYS[i], ARGV[2 * i], ARGV[2 * i + 1]

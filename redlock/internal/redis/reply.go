@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// serverTime reads the reply to TIME, in microseconds since 1970.
+// serverTime returns the time in a reply to TIME, in microseconds since 1970.
 func serverTime(seconds, micros string) (us int64, ok bool) {
 	s, okS := protocol.ParseNumber(seconds, int64(protocol.MaxTime/time.Second)-1)
 	m, okM := protocol.ParseNumber(micros, 999_999)
@@ -24,10 +24,10 @@ func serverTime(seconds, micros string) (us int64, ok bool) {
 
 const maxName = 4 << 10
 
-// reply reads the server's answer to a command. It checks all numbers and texts, so that no caller must check them. After an error, the connection is
-// of no use, because the next bytes may not belong to the next command.
+// reply reads the server's reply to a command. It checks all numbers and texts, so that no caller must check them. After an error, the connection
+// can't be used any more, because the next bytes may not belong to the next command.
 func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
-	within := true // all fields so far are within their limits
+	within := true // whether all fields so far are within their limits
 	check := func(n, least, most int64) int64 {
 		within = within && least <= n && n <= most
 		return n
@@ -110,7 +110,7 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	return reply, nil
 }
 
-// refused reports whether the server has answered several commands, which were sent as one, with an error. All of them get this error.
+// refused reports whether the server has answered several commands, which were sent as one script call, with an error. All of them get this error.
 func (v *value) refused(cmds []*protocol.Command) bool {
 	if v.kind != '-' {
 		return false
@@ -121,8 +121,8 @@ func (v *value) refused(cmds []*protocol.Command) bool {
 	return true
 }
 
-// places checks an answer to several commands. It has the time, and then groups of fields. Each group has as many fields as each says, and begins
-// with the place of a command.
+// places checks a reply to several commands. The reply has the time, and then groups of fields. Each group has as many fields as each says, and
+// begins with the position of a command.
 func (v *value) places(cmds []*protocol.Command, each int) error {
 	if v.kind != '*' || len(v.fields)%each != 1%each || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
 		return unexpected(v)
@@ -171,7 +171,7 @@ func (v *value) replyFast(cmds []*protocol.Command) error {
 	return nil
 }
 
-// errLimits is the error for a reply with a number or a text that our scripts never return.
+// errLimits is the error for a reply with a number or a text that the scripts never return.
 var errLimits = fmt.Errorf("%w (it has a number or a text that can't be)", protocol.ErrMalformed)
 
 func unexpected(v *value) error {
@@ -181,8 +181,7 @@ func unexpected(v *value) error {
 // ErrorOf returns the error of a command that the server has refused with this text.
 func ErrorOf(text string) error { return classify(serverError(text)) }
 
-// classify marks errors after which the server has certainly not taken the key: it wasn't
-// reached, or it has refused the command.
+// classify marks errors after which the server has certainly not granted the key: it wasn't reached, or it has refused the command.
 func classify(err error) error {
 	var dial *net.OpError
 	var refused redis.Error

@@ -1,7 +1,8 @@
 package redis
 
-// This file has all of our own code for RESP2, the Redis serialization protocol (https://redis.io/docs/latest/develop/reference/protocol-spec/), as
-// far as the commands of a lock need it. docs/DESIGN.md says why no library does this.
+// This file has all of this project's code for RESP2, the Redis serialization protocol
+// (https://redis.io/docs/latest/develop/reference/protocol-spec/), as far as the commands of a lock need it. docs/DESIGN.md says why no library does
+// this.
 
 import (
 	"bufio"
@@ -21,7 +22,7 @@ func appendLength(b []byte, kind byte, n int) []byte {
 	return append(b, '\r', '\n')
 }
 
-// appendBulk appends one string, which is given in parts.
+// appendBulk appends one string, which is the concatenation of the parts.
 func appendBulk(b []byte, parts ...string) []byte {
 	n := 0
 	for _, part := range parts {
@@ -49,21 +50,21 @@ type value struct {
 	fields []value // for an array; reused by the next read
 }
 
-// serverError is the server's own refusal of a command.
+// serverError is the text with which the server has refused a command.
 type serverError string
 
 func (e serverError) Error() string { return string(e) }
 
-// RedisError makes serverError an error of go-redis.
+// RedisError makes serverError implement go-redis's redis.Error.
 func (serverError) RedisError() {}
 
 const (
-	maxText   = 64<<10 + protocol.MaxResult // the most bytes of a string: results are the longest strings
-	maxTexts  = 2 * maxText                 // the most bytes of all strings of an array
-	maxFields = 1 + 2*protocol.MaxBatch     // the most fields of an array
+	maxText   = 64<<10 + protocol.MaxResult // the largest number of bytes of a string; results are the longest strings
+	maxTexts  = 2 * maxText                 // the largest number of bytes of all strings of an array
+	maxFields = 1 + 2*protocol.MaxBatch     // the largest number of fields of an array
 )
 
-// parseLine reads a line, which is a value or the first line of a value. For a string or an array, n is its length.
+// parseLine parses a line, which is a value or the first line of a value. For a string or an array, n is its length.
 func parseLine(line []byte) (kind byte, n int64, text []byte, err error) {
 	if len(line) < 3 || line[len(line)-2] != '\r' || line[len(line)-1] != '\n' {
 		return 0, 0, nil, protocol.ErrMalformed
@@ -95,7 +96,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// read reads one value. After an error the connection is of no use, because nobody knows where the next value begins.
+// read reads one value. After an error the connection can't be used any more, because nobody knows where the next value begins.
 func (v *value) read(r *bufio.Reader) error {
 	err := v.readOne(r, maxText)
 	v.fields = v.fields[:0]
@@ -120,7 +121,7 @@ func (v *value) read(r *bufio.Reader) error {
 	return nil
 }
 
-// readOne reads one value, without the fields of an array. most bounds the bytes of a string.
+// readOne reads one value, without the fields of an array. most is the largest number of bytes of a string.
 func (v *value) readOne(r *bufio.Reader, most int64) error {
 	line, err := readLine(r)
 	if err != nil {

@@ -49,11 +49,12 @@ var (
 	storeSource string
 
 	serverScripts = newScriptSet(true)
-	// In a cluster, PUBLISH returns only the number of subscribers at one node.
+	// In a cluster, PUBLISH returns only the number of the subscribers at one node.
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation. fast takes several keys at once, renew renews several, and begin makes the server remember from now on.
+// The scripts are numbered by operation. The further scripts are fast, which acquires several keys, renew, which renews several leases, and begin,
+// which begins the server's memory of processes.
 const (
 	fast    = protocol.Ops
 	renew   = fast + 1
@@ -66,7 +67,7 @@ type scriptSet [scripts]struct {
 	hash   string
 }
 
-// newScriptSet returns the scripts for servers. counted says whether their PUBLISH returns the number of all subscribers.
+// newScriptSet returns the scripts for servers. counted reports whether PUBLISH returns the number of all subscribers on these servers.
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
 		counted, protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds())

@@ -1,23 +1,23 @@
--- The slots of a key that several may hold. One master leads: it offers free slots to the first in line, so that each call
--- asks all masters for a slot that nobody else asks for. FREE has the time until which each slot is believed to be taken, or offered to
--- a call; it only says where to look. OFFERS has the slot that each call is offered, and until when.
+-- The slots of a key that may have several holders. One master leads: it offers free slots to the first calls in the queue, so that each call
+-- asks all masters for a slot for which no other call asks. FREE has the time until which each slot is taken, or offered to a call. It is only
+-- a hint for the search: the lists of the slots decide. OFFERS has the slot that each call is offered, and the end of the offer.
 local FREE, OFFERS = LINE .. ':slots', LINE .. ':offers'
 
 local function slotKey(slot)
   return slot == 0 and LINE or LINE .. ':slot:' .. slot
 end
 
--- Reports whether a name in the line is a call for a key with several slots.
+-- Reports whether a name in the queue is that of a call for a key with several slots.
 local function isCall(name)
   return string.find(name, '#%d+$')
 end
 
--- Notes until when a slot is taken, if the slots are being watched.
+-- Notes the time until which a slot is taken, if the slots are watched.
 local function note(slot, till)
   call('ZADD', FREE, 'XX', string.format('%.0f', till), slot)
 end
 
--- Returns the slot that a call is offered.
+-- Returns the slot that is offered to a call, or nil.
 local function offered(name, now)
   local slot, till = string.match(call('HGET', OFFERS, name) or '', '^(%d+) (%d+)$')
   if slot and tonumber(till) > now and tonumber(call('ZSCORE', FREE, slot)) == tonumber(till) then
@@ -25,7 +25,7 @@ local function offered(name, now)
   end
 end
 
--- Removes a call from the line, and takes back the slot that is offered to it.
+-- Removes a call from the queue, and takes back its offer.
 local function forgo(name, now)
   local slot = offered(name, now)
   if slot then
@@ -35,7 +35,7 @@ local function forgo(name, now)
   call('HDEL', OFFERS, name)
 end
 
--- Keeps FREE for a while, with all slots of the key, so that note and offer can use it.
+-- Keeps FREE, with all slots of the key, for WATCH ms. note and offer need it.
 local function watch(now)
   if not call('ZSCORE', FREE, SLOTS - 1) then
     mark(LINE)
@@ -47,8 +47,8 @@ local function watch(now)
   call('PEXPIRE', FREE, WATCH)
 end
 
--- Offers each free slot to the first in line that may have it and, if slots are left, to the call that asks. Wakes all of them except that
--- call.
+-- Offers each free slot to the first call in the queue that may have it and, if slots are left, to the call asks. Wakes these calls, except for
+-- asks.
 local function offer(now, asks)
   local at, till, unanswered = 0, string.format('%.0f', now + OFFER * 1000), asks
   while unanswered or call('EXISTS', QUEUE) == 1 do
@@ -69,7 +69,7 @@ local function offer(now, asks)
       note(slot, till)
       call('HSET', OFFERS, name, slot .. ' ' .. till)
       call('PEXPIRE', OFFERS, OFFER)
-      if isCall(name) then -- a process that knows of one slot keeps its place until it is granted the slot
+      if isCall(name) then -- a process that allows one holder keeps its place until it is granted the slot
         leave(name)
       end
       if name == asks then
@@ -82,7 +82,7 @@ local function offer(now, asks)
   end
 end
 
--- Returns how many may hold the key according to the first other call that waits, or 0.
+-- Returns the number of holders that the first other call in the queue allows, or 0 if no other call waits.
 local function elsewhere(now)
   local line = call('ZRANGE', QUEUE, 0, 1)
   local other = line[line[1] == process and 2 or 1]

@@ -14,7 +14,7 @@ import (
 // again after 3.3 s anyway, so the loss of a wake-up with its connection delays few calls.
 const quiet = 2 * time.Second
 
-// Listen subscribes to a channel with the name of the process.
+// Listen subscribes to the channel that has the name of the process.
 func (m *Master) Listen(ctx context.Context, process string, patience time.Duration, ready func(), message func(protocol.WakeUp)) error {
 	connecting, cancel := context.WithTimeout(ctx, protocol.ConnectTrips*patience)
 	defer cancel()
@@ -33,8 +33,8 @@ func (m *Master) Listen(ctx context.Context, process string, patience time.Durat
 	return err
 }
 
-// hear passes on wake-ups until the connection ends, or stays silent after it was asked for a sign of life. The question is a second subscription to
-// the same channel, which changes nothing and needs no further right.
+// hear passes on wake-ups until the connection ends, or stays silent after the server was asked for a sign of life. The question is a second
+// subscription to the same channel, which changes nothing and needs no further right.
 func (c *conn) hear(process string, patience time.Duration, message func(protocol.WakeUp)) error {
 	again := appendBulk(appendBulk(appendArray(nil, 2), "SUBSCRIBE"), process)
 	for asked := false; ; {
@@ -73,7 +73,8 @@ func (c *conn) hear(process string, patience time.Duration, message func(protoco
 	}
 }
 
-// published reads a value from a subscription: a message, or the confirmation of the subscription. Others may publish messages that are no wake-ups.
+// published handles a value from a subscription: a message, or the confirmation of the subscription. It ignores messages that are no wake-ups,
+// because others may publish, too.
 func (v *value) published(message func(protocol.WakeUp)) error {
 	switch {
 	case v.kind == '-':

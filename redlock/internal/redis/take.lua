@@ -1,7 +1,8 @@
--- Takes a key for which nobody waits, and whose last fence isn't beside the list. Stores the given fence, or one above the last fence. Returns
--- the stored fence as text; false if the key is held, or if the fence must be remembered longer than the lease; or an error. If the key isn't
--- taken, nothing has changed. The length of the list after RPUSH shows its state: 2 is a free key; 3 is a free key with its last fence, or a held key
--- whose fence is beside the list. Numbers stay text, because converting one costs a server a twentieth of the whole script.
+-- Takes a key for which no process waits, and whose last fence isn't in a separate key (see fence.lua). Stores the given fence or, if that isn't
+-- larger than the last one, the last fence + 1. Returns the stored fence as text; false if the key is held, or if the fence must be remembered
+-- for longer than the lease; or an error. If the key isn't taken, nothing has changed. The length of the list after RPUSH shows the key's state:
+-- 2 for a free key; 3 for a free key with its last fence, or for a held key whose fence is in a separate key. Numbers stay text, because the
+-- conversion of one takes a server a twentieth of the time of the whole script.
 local try = redis.pcall
 local function take(key, token, fence, ttl, now)
   local length, last = try('RPUSH', key, token, fence)

@@ -1,5 +1,5 @@
 -- KEYS lock fence queue leases, of a key that nobody locks | ARGV - - - ttl_ms - channel
--- -> 1. Calls all commands that the other scripts call, to see whether the user may call them and the server executes them.
+-- -> 1. Calls all commands that the other scripts call, to check that the user may call them and the server executes them.
 -- The first command needs memory. After another write, a server that lacks memory would execute it all the same.
 call('SET', KEYS[2], 1, 'PX', ARGV[4])
 call('GET', KEYS[2])

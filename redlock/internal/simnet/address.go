@@ -13,16 +13,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/redis"
 )
 
-// Weather is the state of the network at an address. It applies to everything that is sent from now on.
+// Weather is the state of the network at an address. It applies to everything that is sent after it was set.
 type Weather struct {
 	Delay             time.Duration // in each direction
-	Requests, Replies bool          // whether requests, or replies, are kept back until the weather changes
-	Stuck             bool          // senders are blocked: see Tunnel
+	Requests, Replies bool          // requests, or replies, are kept back until the weather changes
+	Stuck             bool          // senders of a batch are blocked: see Tunnel
 	Away              bool          // no connection can be made; Cut breaks the existing ones
 }
 
-// Address is an address of a server, over a network that can be made bad. It implements protocol.Master: all Lockers that have it know the
-// server by its name. Its methods may be called at any time.
+// Address is an address of a server, over a network with faults. It implements protocol.Master: all Lockers that use it know the server by its name.
+// Its methods may be called at any time.
 type Address struct {
 	name                     string
 	tunnel, denied           atomic.Bool
@@ -37,8 +37,8 @@ type Address struct {
 	helds   []*valve
 }
 
-// NewAddress returns one more address of a server. A second Locker with a separate network gets an address of its own, with the same name. If server
-// is nil, nothing listens at the address.
+// NewAddress returns one more address of a server. A Locker with a separate network needs a separate address with the same name. If server is nil,
+// nothing listens at the address.
 func NewAddress(name string, server *Server) *Address {
 	a := &Address{name: name, conns: make(map[*conn]bool)}
 	a.lead(server)
@@ -53,7 +53,7 @@ func (a *Address) lead(s *Server) {
 	}
 }
 
-// Tunnel makes new connections able to block their sender, as a user's dialer may.
+// Tunnel makes new connections report that they may block their sender, like connections of a user's dialer.
 func (a *Address) Tunnel() { a.tunnel.Store(true) }
 
 // Set changes the weather.
@@ -66,25 +66,25 @@ func (a *Address) Set(w Weather) {
 	a.stuck.set(!w.Stuck)
 }
 
-// Traffic replaces the weather's delay. It decides when each batch arrives, and whether the batch is lost, late or answered.
+// Traffic replaces the weather's delay. It decides when each batch arrives, and whether it is lost, late or answered.
 type Traffic interface {
 	There() time.Time         // when a batch sent now arrives at the server
 	Back() time.Time          // when a reply sent now arrives at the client
 	Fate(cmds []Command) Fate // decides about a batch; it may change the commands
 }
 
-// Fate says what becomes of a batch. With the zero value the batch is executed and answered.
+// Fate decides how a batch is executed and answered. With the zero value it is executed and answered once.
 type Fate struct {
-	Lost       bool          // the connection breaks before the batch, and later batches are lost too
+	Lost       bool          // the connection breaks before the batch arrives, and later batches are lost, too
 	Late       time.Duration // the connection breaks, and the batch is executed after this time
 	Again      time.Duration // the batch is executed a second time, after this time
 	Unanswered bool          // the connection breaks after the batch was executed
-	Partly     bool          // the connection breaks in the middle: Executed commands are executed, and Answered of them answered
+	Partly     bool          // the connection breaks in the middle of the batch: the first Executed commands are executed, and the first Answered of them answered
 	Executed   int
 	Answered   int
 }
 
-// SetTraffic lets t decide about everything that is sent from now on.
+// SetTraffic makes t decide about all batches that are sent from now on.
 func (a *Address) SetTraffic(t Traffic) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,8 +113,8 @@ func (a *Address) open() {
 // Garble makes all replies malformed from now on, except for the greeting; false ends that.
 func (a *Address) Garble(garbled bool) { a.garbled.Store(garbled) }
 
-// Deny gives clients at this address a user without rights to channels, like a new user of Redis, which can neither subscribe nor publish; false ends
-// that.
+// Deny gives clients at this address a user without rights to channels, like a new user of Redis. The user can neither subscribe nor publish. false
+// ends that.
 func (a *Address) Deny(denied bool) { a.denied.Store(denied) }
 
 // Cut breaks all connections. Batches and replies that are under way are lost.
@@ -122,11 +122,11 @@ func (a *Address) Cut() {
 	a.each(func(c *conn) { c.lost.Store(true); c.Close() })
 }
 
-// LoseClients breaks all connections on the clients' side. Everything that they have sent still arrives.
+// LoseClients breaks all connections on the clients' side. All batches that the clients have sent still arrive.
 func (a *Address) LoseClients() { a.each((*conn).Close) }
 
-// Forget drops everything sent on the present connections, in both directions and without an error, as a firewall does that has forgotten
-// them. New connections work.
+// Forget drops everything that is sent on the present connections, in both directions and without an error, like a firewall that has forgotten them.
+// New connections work.
 func (a *Address) Forget() { a.each(func(c *conn) { c.forgotten.Store(true) }) }
 
 // ForgetSubscriptions is Forget for the connections on which a client has subscribed to a channel.
@@ -134,8 +134,8 @@ func (a *Address) ForgetSubscriptions() {
 	a.each(func(c *conn) { c.forgotten.Store(c.forgotten.Load() || c.subscribed.Load()) })
 }
 
-// Hold keeps back everything that is sent from now on over the present connections, until deliver is called. It then arrives even if the connection
-// has ended meanwhile. New connections work.
+// Hold keeps back everything that is sent from now on over the present connections. deliver delivers it, even over connections that have ended
+// meanwhile. New connections work.
 func (a *Address) Hold() (deliver func()) {
 	held := new(valve)
 	held.set(false)
@@ -158,7 +158,7 @@ func (a *Address) MoveTo(s *Server) {
 	a.Cut()
 }
 
-// each goes through the connections that are open.
+// each calls f for each open connection.
 func (a *Address) each(f func(*conn)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -171,10 +171,10 @@ func (a *Address) each(f func(*conn)) {
 	}
 }
 
-// way is the shortest time that anything is under way. If it took no time, successive locks would have the same fence.
+// way is the shortest time in which a batch or a reply arrives. If it took no time, successive locks would have the same fence.
 const way = 50 * time.Microsecond
 
-// arrival returns when a batch sent now arrives at the server or, with back, a reply at the client.
+// arrival returns when a batch that is sent now arrives at the server or, if back is true, when a reply arrives at the client.
 func (a *Address) arrival(back bool) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -229,7 +229,7 @@ func (a *Address) dial(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// there waits for the way to the server, and back for the way from it. They return false if the context ends first.
+// there waits for the time to the server, and back for the time from it. They return false if the context ends first.
 func (a *Address) there(ctx context.Context) bool {
 	return sleepUntil(a.arrival(false), ctx.Done(), nil) && a.requests.pass(ctx.Done(), nil)
 }
@@ -239,7 +239,7 @@ func (a *Address) back(ctx context.Context) bool {
 }
 
 // greet makes a connection and, in a second round trip, asks the server for its description. With a single round trip, a new connection would be as
-// fast as a reply on an existing one.
+// fast as a reply on an open one.
 func (a *Address) greet(ctx context.Context) (*conn, protocol.Server, error) {
 	var told protocol.Server
 	c, err := a.dial(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// conn is a connection. Batches arrive in the order in which they are sent, and so do their replies. When the client's side ends, batches under way
-// to the server still arrive, but the replies are lost.
+// conn is a connection. Batches arrive in the order in which they are sent, and so do their replies. When the client closes the connection, batches
+// under way to the server still arrive, but the replies are lost.
 type conn struct {
 	address *Address
 	server  *Server
@@ -26,7 +26,7 @@ type conn struct {
 	lost, forgotten, subscribed, holds atomic.Bool
 	held                               atomic.Pointer[valve]
 	interrupt                          atomic.Pointer[chan struct{}]
-	sends, awaits                      atomic.Bool // a goroutine is in Send, or in Await
+	sends, awaits                      atomic.Bool // whether a goroutine is in Send, or in Await
 
 	arrives time.Time // when the last batch arrives; only Send uses it
 	coming  *batch    // the batch whose reply is under way to the waiting goroutine
@@ -44,7 +44,7 @@ func (c *conn) Capabilities() protocol.ConnCapabilities {
 	return protocol.ConnCapabilities{Window: protocol.MaxWindow, Prompt: !c.address.tunnel.Load(), Direct: c}
 }
 
-// Close ends the client's side.
+// Close closes the client's side of the connection.
 func (c *conn) Close() { c.end() }
 
 func (c *conn) ended() bool {
@@ -61,7 +61,7 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 		panic("two send on one connection at once")
 	}
 	defer c.sends.Store(false)
-	runtime.Gosched() // a system call would also let others run
+	runtime.Gosched() // a real write is a system call, which also lets other goroutines run
 	if !c.address.stuck.pass(c.closed, nil) || c.ended() {
 		return false, protocol.ErrBroken
 	}
@@ -82,7 +82,7 @@ func (c *conn) serve() {
 	for {
 		var b *batch
 		select {
-		case b = <-c.sent: // first, even if the connection has ended too
+		case b = <-c.sent: // first, even if the connection has ended, too
 		default:
 			select {
 			case b = <-c.sent:
@@ -104,7 +104,7 @@ func (c *conn) serve() {
 	}
 }
 
-// meet decides the fate of a batch, and reports whether the server has executed it.
+// meet executes a batch as its fate says, and reports whether the server has executed it.
 func (c *conn) meet(b *batch) bool {
 	switch f := b.fate; {
 	case f.Lost:
@@ -165,7 +165,7 @@ func (c *conn) Resume() {
 	c.interrupt.Store(&next)
 }
 
-// await reports whether the reply to the oldest batch has come before it is interrupted, or the connection ends.
+// await waits for the reply to the oldest batch. It returns false if it is interrupted, or if the connection ends first.
 func (c *conn) await(interrupted <-chan struct{}) bool {
 	for {
 		if c.coming == nil {
@@ -203,7 +203,7 @@ func (c *conn) Receive(cmds []*protocol.Command) (err error) {
 	return err
 }
 
-// heard is a message, or a sign of life, that comes on a subscription.
+// heard is a message, or a sign of life, that arrives on a subscription.
 type heard struct {
 	at      time.Time
 	message *protocol.WakeUp
@@ -218,7 +218,7 @@ func (c *conn) tell(h heard) {
 	}
 	select {
 	case c.heard <- h:
-	default: // Redis ends the connection of a client that is so far behind
+	default: // Redis also closes the connection of a client that reads so slowly
 		c.Close()
 	}
 }

@@ -1,7 +1,7 @@
-// Package simnet is a network of servers in memory, in the virtual time of a bubble of testing/synctest. Package redlock/simnet, through which all
-// tests except for redlock's own use it, explains it. The worlds of TestSimulation use it as well, with Traffic that is drawn from a seed.
+// Package simnet is a network of servers in memory, in the virtual time of a bubble of testing/synctest. The package redlock/simnet explains it; all
+// tests outside package redlock use that package. The worlds of TestSimulation use this one, with Traffic that is drawn from a seed.
 //
-// TestConformance checks against real servers that these servers do as Redis does.
+// TestConformance checks that these servers behave like real Redis servers.
 package simnet
 
 import (
@@ -14,17 +14,17 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// bound is the longest virtual time for something that should happen at once.
+// bound is the longest virtual time that RequireNoKeys waits.
 const bound = 2 * time.Minute
 
 // Net is a number of servers behind addresses.
 type Net struct {
 	Servers   []*Server
-	Addresses []*Address // at first one for each server
+	Addresses []*Address // at first, one for each server
 }
 
-// New returns n servers, at sim://0 and so on, that have been up for a day. They end with the test, which runs in a bubble, after the Lockers
-// that are closed by a Cleanup of the test.
+// New returns n servers, at sim://0 and so on, that have been up for a day. They end with the test, which runs in a bubble, after the Lockers that a
+// Cleanup of the test closes.
 func New(t testing.TB, n int) *Net {
 	t.Helper()
 	net := new(Net)
@@ -38,7 +38,7 @@ func New(t testing.TB, n int) *Net {
 	return net
 }
 
-// end waits until everything under way has arrived, and ends all waits.
+// end kills the servers, delivers all batches that are under way, and ends all waits.
 func (net *Net) end() {
 	for _, s := range net.Servers {
 		s.Kill()
@@ -48,7 +48,7 @@ func (net *Net) end() {
 	time.Sleep(time.Minute) // longer than any batch is under way
 }
 
-// RequireNoKeys fails the test, naming the keys, unless all servers soon have no key that is held or waited for.
+// RequireNoKeys waits until no server has a key that is held or waited for. If that takes too long, it fails the test and names the keys.
 func (net *Net) RequireNoKeys(t testing.TB) {
 	t.Helper()
 	var keys []string
@@ -67,16 +67,16 @@ func (net *Net) RequireNoKeys(t testing.TB) {
 }
 
 type batch struct {
-	cmds    []protocol.Command // copies, because a late execution must not change the caller's commands
-	arrives time.Time          // when it arrives at the server
+	cmds    []protocol.Command // copies, because a late execution must not change the commands of the caller
+	arrives time.Time          // when the batch arrives at the server
 	back    time.Time          // when its reply arrives at the client, at the earliest
 	fate    Fate
 }
 
-// valve lets callers of pass through while it is open.
+// valve blocks callers of pass while it is closed.
 type valve struct {
 	mu   sync.Mutex
-	ways chan struct{} // closed when it opens; nil while it is open
+	ways chan struct{} // closed when the valve opens; nil while the valve is open
 }
 
 func (v *valve) set(open bool) {
@@ -91,7 +91,7 @@ func (v *valve) set(open bool) {
 	}
 }
 
-// pass waits until the valve is open, unless one of two channels is closed before.
+// pass waits until the valve is open. It returns false if one of the two channels is closed first.
 func (v *valve) pass(done, also <-chan struct{}) bool {
 	for {
 		v.mu.Lock()
@@ -110,9 +110,9 @@ func (v *valve) pass(done, also <-chan struct{}) bool {
 	}
 }
 
-// sleepUntil sleeps until a time, unless one of the two channels is closed before.
+// sleepUntil sleeps until a time. It returns false if one of the two channels is closed first.
 //
-// It makes no timer that is already due, because with the race detector Go 1.26 crashes in a bubble when a select meets one.
+// It makes no timer that is already due. Go 1.26 with the race detector crashes if a select in a bubble has one.
 func sleepUntil(at time.Time, done, also <-chan struct{}) bool {
 	d := time.Until(at)
 	if d <= 0 {

@@ -15,12 +15,12 @@ import (
 type Server struct {
 	index     int
 	hangs     valve
-	addresses sync.Map // the addresses that have led to the server
+	addresses sync.Map // the addresses that lead, or have led, to the server
 
 	mu     sync.Mutex
 	up     bool
 	run    int
-	began  time.Time        // when the run began, by the server's clock
+	began  time.Time        // when the present run began, by the server's clock
 	clock  func() time.Time // called while mu is held
 	memory *memory.Master
 	hears  map[string]*conn // the subscriptions, by channel
@@ -29,7 +29,7 @@ type Server struct {
 	refuse func(*protocol.Command) error
 	serve  func(from *Address, m *memory.Master, cmd *Command) bool
 	calls  [protocol.Ops]int
-	asked  *conn // the connection that asked for the last lock
+	asked  *conn // the connection of the last acquire
 }
 
 func newServer(index int) *Server {
@@ -40,10 +40,10 @@ func newServer(index int) *Server {
 
 func (s *Server) String() string { return fmt.Sprint("server ", s.index) }
 
-// start begins a run, in which the server knows nothing yet. Callers hold mu, unless nobody else has the server.
+// start begins a run, with an empty memory. Callers hold mu, unless nobody else has the server.
 func (s *Server) start(began time.Time) {
 	s.run, s.up, s.began, s.hears = s.run+1, true, began, make(map[string]*conn)
-	if s.forget(); s.run == 1 && began.Before(s.clock()) { // the server was not empty all day: processes have used it since
+	if s.forget(); s.run == 1 && began.Before(s.clock()) { // the server has been up for a day, so processes have used it since then
 		s.memory.Processes = memory.Processes{Born: began.UnixMicro(), Told: make(map[string]memory.Told)}
 	}
 }
@@ -94,12 +94,12 @@ func (s *Server) Resume() { s.hangs.set(true) }
 // Flush is FLUSHALL: all keys are gone, and connections and subscriptions stay.
 func (s *Server) Flush() { s.change(s.forget) }
 
-// SetClock sets the server's clock so far ahead of ours.
+// SetClock sets the server's clock ahead of ours by this much.
 func (s *Server) SetClock(ahead time.Duration) {
 	s.SetTime(func() time.Time { return time.Now().Add(ahead) })
 }
 
-// SetSpeed makes the server's clock gain on ours from now on, by this many thousandths of the time.
+// SetSpeed makes the server's clock gain on ours from now on, by this many thousandths of the elapsed time.
 func (s *Server) SetSpeed(permille int) {
 	s.mu.Lock()
 	since, ahead := time.Now(), time.Until(s.clock())
@@ -113,14 +113,14 @@ func (s *Server) SetSpeed(permille int) {
 // SetTime makes clock the server's clock.
 func (s *Server) SetTime(clock func() time.Time) { s.change(func() { s.clock = clock }) }
 
-// SetInfo changes the server's description of itself: its version, role, memory. If the description is empty, the server denies INFO.
+// SetInfo changes the server's description of itself, such as its version, role and memory. If the description is empty, the server denies INFO.
 func (s *Server) SetInfo(set func(info *Info)) { s.change(func() { set(&s.info) }) }
 
 // Info is the server's description of itself. The server itself sets the run ID, the uptime and the time.
 type Info = protocol.Server
 
-// Refuse makes the server answer these commands, or all if there are none, with an error of Redis, such as
-// "OOM command not allowed when used memory > 'maxmemory'."; an empty text ends that.
+// Refuse makes the server answer these commands, or all commands if none are given, with an error of Redis, such as "OOM command not allowed when
+// used memory > 'maxmemory'."; an empty text ends that.
 func (s *Server) Refuse(text string, ops ...Op) {
 	err := redis.ErrorOf(text)
 	s.change(func() {
@@ -133,7 +133,7 @@ func (s *Server) Refuse(text string, ops ...Op) {
 	})
 }
 
-// Fill fills the server's memory, with maxmemory-policy noeviction: the server refuses all commands that may need more, but still renews and
+// Fill fills the server's memory, with maxmemory-policy noeviction. The server refuses all commands that may need more memory, but still renews and
 // releases. Refuse with an empty text ends that.
 func (s *Server) Fill() {
 	s.SetInfo(func(info *Info) { info.Memory.Max = 1 })
@@ -143,14 +143,14 @@ func (s *Server) Fill() {
 // writes are the operations that change keys.
 var writes = []Op{Acquire, Extend, Release, Beat, Force, Trial, Store}
 
-// Demote makes the server a replica of an empty one: it keeps its run and its connections, loses its keys, and refuses to write.
+// Demote makes the server a replica of an empty server. It keeps its run and its connections, loses its keys, and refuses to write.
 func (s *Server) Demote() {
 	s.Refuse("READONLY You can't write against a read only replica.", writes...)
 	s.SetInfo(func(info *Info) { info.Role = "slave" })
 	s.Flush()
 }
 
-// Promote makes a replica a master again, with the keys of its former master: none.
+// Promote makes a replica a master again. It has no keys, because its former master had none.
 func (s *Server) Promote() {
 	s.Refuse("")
 	s.SetInfo(func(info *Info) { info.Role = "master" })
@@ -244,7 +244,7 @@ func (s *Server) SetResult(key, data string, fence uint64, keep time.Duration) {
 
 func full(key string) string { return protocol.Key("redlock", key) }
 
-// Keys returns the keys that are held, and with ":queue" behind them the keys that are waited for; none if the server is down.
+// Keys returns the keys that are held, and the keys that are waited for, with ":queue" appended. It returns none if the server is down.
 func (s *Server) Keys() (keys []string) {
 	s.change(func() {
 		if !s.up {
@@ -263,7 +263,7 @@ func (s *Server) Keys() (keys []string) {
 	return keys
 }
 
-// Calls returns how many commands of these kinds, or of all, the server has got since the test began.
+// Calls returns how many commands of these kinds, or of all kinds if none are given, the server has received since the test began.
 func (s *Server) Calls(ops ...Op) (n int) {
 	s.change(func() {
 		for op, calls := range s.calls {
@@ -275,19 +275,19 @@ func (s *Server) Calls(ops ...Op) (n int) {
 	return n
 }
 
-// Processes returns how many processes the server knows.
+// Processes returns how many processes the server remembers.
 func (s *Server) Processes() (n int) {
 	s.change(func() { n = len(s.memory.Processes.Told) })
 	return n
 }
 
-// Asked identifies the connection on which the server was asked for the last lock.
+// Asked returns a value that identifies the connection of the last acquire.
 func (s *Server) Asked() (connection any) {
 	s.change(func() { connection = s.asked })
 	return connection
 }
 
-// Connections returns how many clients the server has.
+// Connections returns how many open connections the server has.
 func (s *Server) Connections() (n int) {
 	s.change(func() {
 		for c := range s.conns {
@@ -365,7 +365,7 @@ func (s *Server) execute(c *conn, cmds []protocol.Command) (ok bool) {
 	return true
 }
 
-// mute refuses to publish until restore is called: a waiting process keeps its place, but hears nothing. Callers hold mu.
+// mute stops messages until restore is called: a waiting process keeps its place in the queue, but gets no message. Callers hold mu.
 func (s *Server) mute() (restore func()) {
 	muted := make(map[string]bool)
 	for _, q := range s.memory.Queues.All(s.clock()) {
@@ -415,7 +415,7 @@ func (s *Server) subscribe(c *conn, channel string) (ok bool) {
 	return true
 }
 
-// unsubscribe ends a subscription. A server that can't notice the end of the connection, as it was forgotten, keeps the subscription.
+// unsubscribe ends a subscription. If the connection was forgotten, the server can't notice its end, and keeps the subscription.
 func (s *Server) unsubscribe(c *conn, channel string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
