@@ -18,36 +18,37 @@ import (
 )
 
 const (
-	// DefaultMaxBody is how many bytes of a body are read unless something else is set.
+	// DefaultMaxBody is the MaxBody of a rule that sets none.
 	DefaultMaxBody = 1 << 20
-	// DefaultBodyTimeout is how long a body that is read may take to arrive unless something else is set.
+	// DefaultBodyTimeout is the BodyTimeout of a rule that sets none.
 	DefaultBodyTimeout = 10 * time.Second
 )
 
-// body is a request's body on its way to the handler. It is read only when the handler reads it, unless a rule needs or buffers it, or the request
-// waits. In these cases the handler reads the same bytes again. Nested rules share one body: an inner rule reads on where the outer rule has stopped.
+// body wraps the body of a request. A rule reads the body before the handler does, if the rule needs or buffers the body, or while the request waits
+// for its lock. The handler then reads the same bytes again. Nested rules share one body: an inner rule continues to read where the outer rule has
+// stopped.
 type body struct {
 	io.ReadCloser // the body that the client sends
 	source        io.Reader
 	request       *http.Request
 	writer        http.ResponseWriter // for the read deadline; nil for none
 
-	rule   *compiled   // the innermost rule, which has the budget
+	rule   *compiled   // the innermost rule so far, whose limits and budget apply
 	parsed *bodyFields // the fields that the templates of a rule have read
 	budget *Budget
 	over   bool  // no rule will call the method end any more
-	ahead  bool  // the body may be read while the request waits
-	filled bool  // a call has tried to read the whole body
-	err    error // the result of that call
+	ahead  bool  // the request has waited for its lock, and its body could be read meanwhile
+	filled bool  // fill was called
+	err    error // the error of fill
 
-	mu       sync.Mutex   // a proxy may still read while its handler returns
-	replay   bytes.Reader // the bytes that were read before, for the handler
-	begun    bool
-	ended    bool
-	atEnd    bool
-	raw      []byte            // the bytes that were read before
+	mu       sync.Mutex        // a proxy may still read while its handler returns
+	replay   bytes.Reader      // reads the bytes in raw again, for the handler
+	begun    bool              // the handler has begun to read
+	ended    bool              // the memory was freed, and nothing can be read any more
+	atEnd    bool              // the client's body was read to its end
+	raw      []byte            // the bytes that rules have read
 	portions []*budget.Portion // the room that the body has, in each budget
-	trailers http.Header       // the trailers that the client has announced, except for those that only the server may set
+	trailers http.Header       // the trailers that the client has announced, except for names that only a rule or the server may set
 }
 
 func newBody(w http.ResponseWriter, r *http.Request) *body {
@@ -56,8 +57,7 @@ func newBody(w http.ResponseWriter, r *http.Request) *body {
 	return b
 }
 
-// use makes the rule the one whose limits and budget apply to further reads. An inner rule may try again to read a body that the outer rule could not
-// read.
+// use makes the limits and the budget of this rule apply to further reads. If the outer rule could not read the body, this rule may try again.
 func (b *body) use(rule *compiled) {
 	b.rule, b.budget = rule, rule.BodyBudget
 	b.filled, b.err = b.filled && b.err == nil, nil
@@ -66,8 +66,8 @@ func (b *body) use(rule *compiled) {
 	b.mu.Unlock()
 }
 
-// end is called when the rule is done with the request. Later handlers, such as handlers of errors, can still read the bytes that the handler has not
-// read. They can't when the request's context has ended, or if that context never ends, because end then frees the memory.
+// end is called when the rule is done with the request. Until the request's context ends, later handlers, such as handlers of errors, can still read
+// the bytes that the handler has not read. If that context never ends, end frees the memory at once.
 func (b *body) end() {
 	b.stopReading()
 	b.over = true
@@ -75,7 +75,7 @@ func (b *body) end() {
 	read, begun := b.raw != nil, b.begun
 	b.mu.Unlock()
 	switch ctx := b.request.Context(); {
-	case !read && !begun && b.request.Header.Get("Expect") != "": // otherwise net/http would ask for the body after a refusal
+	case !read && !begun && b.request.Header.Get("Expect") != "": // with a Body that isn't its own, net/http's server would ask for the body after a refusal
 		b.request.Body = b.ReadCloser
 	case !read: // no memory was taken
 	case ctx.Done() != nil:
@@ -85,15 +85,15 @@ func (b *body) end() {
 	}
 }
 
-// moment is how long a client may send nothing of its body when nobody waits for it any more.
+// moment is how long the end of a request waits for a client that sends nothing of its body.
 const moment = time.Second
 
-// giveUp is called before a response that isn't the handler's. net/http's server reads more of the body before it sends such a response, and must not
+// giveUp is called before a refusal or a remembered response. net/http's server reads more of the body before it sends such a response, and must not
 // wait for a client that sends nothing.
 func (b *body) giveUp() {
 	switch {
 	case b.isAtEnd():
-	case b.err == errBodyTimeout || b.err == errBodyBroken: // bytes that come later must not be taken for a request
+	case b.err == errBodyTimeout || b.err == errBodyBroken: // the server must not take the rest of the body for the next request
 		closeAfter(b.writer)
 	case b.ahead:
 		ctx, cancel := context.WithTimeout(b.request.Context(), moment)
@@ -105,8 +105,8 @@ func (b *body) giveUp() {
 }
 
 // stopReading ends a read that nobody waits for any more, because from now on only the server may use the wrappers around the body, such as Caddy's
-// counter of bytes. If the client sends nothing for a moment, stopReading ends the request's context and, after the response, the connection. If a
-// writer such as http.TimeoutHandler's hides the connection, the read ends when the server closes the body.
+// counter of bytes. If the client sends nothing for a moment, stopReading ends the request's context and, after the response, the connection. It
+// can't do that behind a writer that hides the connection, such as http.TimeoutHandler's. Then the read ends when the server closes the body.
 func (b *body) stopReading() {
 	p, ok := b.source.(*patient)
 	if !ok || !p.underWay() {
@@ -123,8 +123,8 @@ func (b *body) stopReading() {
 	}
 }
 
-// closeAfter makes net/http's server close the connection after the response, but not before the client can have read it. An exceeded MaxBytesReader
-// tells the server to do so.
+// closeAfter makes net/http's server close the connection after the response, when the client has had time to read it. To tell the server to do so,
+// it exceeds a MaxBytesReader.
 func closeAfter(w http.ResponseWriter) {
 	for inner := range wrapped(w) {
 		w = inner
@@ -132,7 +132,7 @@ func closeAfter(w http.ResponseWriter) {
 	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("-")), 0).Read(make([]byte, 1))
 }
 
-// drop frees the memory of the body, which can't be read after that.
+// drop frees the memory of the body. The body can't be read after that.
 func (b *body) drop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +146,7 @@ func (b *body) forget() {
 	b.settle(0)
 }
 
-// untouched reports whether the handler would still read all bytes from which the key is made.
+// untouched reports whether the handler has read nothing yet, and can still read everything: all bytes from which a key was made.
 func (b *body) untouched() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,8 +196,8 @@ func (b *body) isAtEnd() bool {
 	return b.atEnd
 }
 
-// stripTrailers removes all trailers that the client hasn't announced, because the rule couldn't see before whether one of them has the name of a
-// fence or of a header in a key.
+// stripTrailers removes all trailers that the client hasn't announced. The rule could check only the names of announced trailers, and any other
+// trailer may have the name of the fence, or of a header in a key.
 func (b *body) stripTrailers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -207,7 +207,7 @@ func (b *body) stripTrailers() {
 	})
 }
 
-// keep makes the bytes read so far available to the handler. It copies them if their memory is more than twice as large as they are.
+// keep makes the bytes read so far available to the handler. It copies them if more than half of their memory is unused.
 func (b *body) keep() {
 	b.mu.Lock()
 	if len(b.raw) < cap(b.raw)/2 {
@@ -245,8 +245,8 @@ func (b *body) settle(keep int64) {
 	}
 }
 
-// Memory is taken as bytes arrive, and not for a declared length. A body begins with room for firstRead bytes. After that it has room for a multiple
-// of the bytes that have arrived. The larger this factor is, the fewer bytes are copied.
+// Memory is taken as bytes arrive, and not for a declared length. A body begins with room for firstRead bytes. When the room is full, it grows to a
+// multiple of the bytes that have arrived. The larger this factor is, the fewer bytes are copied.
 const (
 	firstRead  = 1 << 10
 	ahead      = 16 // the factor for a body whose length is declared
@@ -257,7 +257,7 @@ type reading int
 
 const (
 	whole   reading = iota // before the lock is taken: reads to the end, and waits for room and for bytes
-	tried                  // in a dry run: takes room only if some is free, and leaves the rest to the next reader
+	tried                  // in a dry run: reads only as much as there is room for, and leaves the rest to the next reader
 	inSpare                // while the request waits for its lock: as tried, but leaves half of the room to bodies from which keys are read
 )
 
@@ -278,14 +278,13 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		b.filled = true
 		b.err = b.fill()
 	}
-	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // an outer rule allows larger bodies
+	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // a rule around this one has a larger MaxBody, and has read the body
 		return nil, errBodyTooLarge
 	}
 	return b.raw, b.err
 }
 
-// fill reads the body within max_body, the budget and the deadline. In a dry run the handler reads the rest, whatever the
-// error.
+// fill reads the body within max_body, the budget and the deadline. In a dry run the handler reads the rest even after an error.
 func (b *body) fill() error {
 	if max(b.request.ContentLength, int64(len(b.raw))) > b.rule.MaxBody {
 		return errBodyTooLarge
@@ -299,15 +298,15 @@ func (b *body) fill() error {
 	err := readError(ctx, b.read(ctx, how))
 	b.keep()
 	b.request.Header.Del("Expect")                                                                     // the client was told to continue, and an upstream need not tell it again
-	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the client won't send the rest
+	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the rest wasn't read, so this part only takes memory
 		b.drop()
 	}
 	return err
 }
 
-// readAhead reads the body while its request waits, until ctx ends. Over HTTP/1, the server notices only after the end of the body that a client has
-// left. The handler reads on where readAhead has stopped. A body whose declared length is above max_body isn't read, and neither is a body that the
-// client sends only when asked (Expect).
+// readAhead reads the body while its request waits, until ctx ends. Over HTTP/1, the server notices that a client has left only when it has read the
+// body to its end. The handler continues to read where readAhead has stopped. readAhead doesn't read a body whose declared length is above max_body,
+// or that the client sends only when asked (Expect).
 func (b *body) readAhead(ctx context.Context) {
 	r := b.request
 	if b.filled || !b.bounded() || r.ProtoMajor != 1 || r.ContentLength == 0 || r.Header.Get("Expect") != "" || upgrades(r) {
@@ -315,7 +314,7 @@ func (b *body) readAhead(ctx context.Context) {
 	}
 	b.ahead = true
 	if r.ContentLength <= b.rule.MaxBody {
-		_ = b.read(ctx, inSpare) // the handler reads on, and finds an error of the connection itself
+		_ = b.read(ctx, inSpare) // the handler continues to read, and gets any error of the connection
 		b.keep()
 	}
 }
@@ -363,8 +362,8 @@ func (b *body) read(ctx context.Context, how reading) error {
 	return errFull
 }
 
-// grow takes room and memory for more bytes if its room is full. A declared length is only a hint: it is the length on the wire, and a decoder in
-// front of the rule may make more of it.
+// grow takes room and memory for more bytes if b.raw is full. A declared length is only a hint: it is the length on the wire, and a decoder in front
+// of the rule may make more bytes of it.
 func (b *body) grow(ctx context.Context, how reading) error {
 	if len(b.raw) < cap(b.raw) {
 		return nil
@@ -381,7 +380,7 @@ func (b *body) grow(ctx context.Context, how reading) error {
 	return nil
 }
 
-// take takes more room. It waits for room only if the body is read as a whole.
+// take takes more room in the budget, and reports whether it could. It waits for room only if how is whole.
 func (b *body) take(ctx context.Context, more int64, how reading) bool {
 	p := b.portion()
 	switch {
@@ -408,8 +407,8 @@ func (b *body) readRoom(ctx context.Context) error {
 	return nil
 }
 
-// interrupted is readRoom until ctx ends. It sets the deadline of the connection only when ctx ends, for two reasons: servers set their own deadline
-// with each read, and a connection is useless after a missed deadline.
+// interrupted is readRoom, but when ctx ends, it ends a read that is under way. It sets the deadline of the connection only then, for two reasons:
+// servers set their own deadline with each read, and a connection is useless after a missed deadline.
 func (b *body) interrupted(ctx context.Context) error {
 	connection := http.NewResponseController(b.writer)
 	done := make(chan struct{})
@@ -461,7 +460,7 @@ func readUntil(ctx context.Context, source io.Reader, p []byte) (int, error) {
 	return source.Read(p)
 }
 
-// unwrapTo finds an interface of a writer, or of a writer inside it.
+// unwrapTo returns the outermost of the wrapped writers that has the interface T.
 func unwrapTo[T any](w http.ResponseWriter) (found T, ok bool) {
 	for w := range wrapped(w) {
 		if found, ok = w.(T); ok {

@@ -118,7 +118,7 @@ func (f *bodyFields) readsOther(p *part) bool {
 
 func (f *bodyFields) find() {
 	r := f.request
-	if r.Body == nil || r.ContentLength == 0 { // a handler may have wrapped or replaced an empty body
+	if r.Body == nil || r.ContentLength == 0 { // there may be a body all the same, if another handler has replaced an empty one
 		if raw, err := bodyBytes(r); err != nil || len(raw) == 0 {
 			f.err = err
 			if !changesNothing(r.Method) {
@@ -161,8 +161,8 @@ func (f *bodyFields) collectQuery() {
 	}
 }
 
-// changesNothing reports whether requests with this method change nothing. Without a body, such a request has no form, so no
-// reader takes its query for one.
+// changesNothing reports whether requests with this method change nothing. Such a request has no form, unless it has a body, so no reader takes its
+// query for a form.
 func changesNothing(method string) bool {
 	return slices.Contains([]string{"", http.MethodGet, http.MethodHead, http.MethodOptions}, method)
 }
@@ -192,7 +192,7 @@ func (f *bodyFields) withForm(p *part, values []string, err error) ([]string, er
 	return values, err
 }
 
-// elsewhereError counts as a missing value. Some other reader finds the value elsewhere.
+// elsewhereError counts as a missing value, although some reader finds these values in another place: in the query, or elsewhere in the JSON.
 type elsewhereError struct {
 	values  []string
 	inQuery bool
@@ -202,8 +202,8 @@ func (*elsewhereError) Error() string { return ErrMissingKey.Error() + " here, a
 
 func (*elsewhereError) Unwrap() error { return ErrMissingKey }
 
-// beside returns an error if some reader may find a different value for a field in another place (aside), or if that place can't be read. Some
-// readers merge the query with the body, for example.
+// beside returns an error if some reader may find a different value for a field in another place, or if that place can't be read. aside has the
+// values in that place. For example, some readers merge the query with the body.
 func beside(values []string, err error, aside *fields.Found) error {
 	switch {
 	case aside.Err != nil:

@@ -25,15 +25,15 @@ import (
 type compiled struct {
 	Rule // as given, with the settings of the preset and the defaults filled in
 
-	keys      templates             // the key templates; nil if derive is another function
-	derive    keysFunc              // nil if the rule locks only the IDs of requests
-	dedupe    KeyFunc               // nil for none
-	scope     KeyFunc               // nil for none
+	keys      templates             // the key templates; nil if a KeyFunc derives the key, or if the rule has no keys
+	derive    keysFunc              // derives the keys; nil if the rule locks only the IDs of requests
+	dedupe    KeyFunc               // reads the ID of a delivery; nil if the rule locks no IDs
+	scope     KeyFunc               // reads the scope of the ID; nil for none
 	ownScope  bool                  // the rule itself has set the scope, and not its preset
 	byUser    bool                  // the scope is the authenticated user, if there is one
 	verifiers []*signature.Verifier // one for each Verify
 	readsBody bool
-	requires  bool // the settings are those of a Requirement, which takes no locks
+	requires  bool // this is the rule of a Requirement, which takes no locks
 
 	remembers *remember.Policy     // nil if no responses are remembered
 	options   []redlock.LockOption // options of the locks on keys
@@ -87,7 +87,7 @@ func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name strin
 	return c, nil
 }
 
-// byDefault returns a compiled rule that has no keys, and serves no requests.
+// byDefault returns a rule with the default settings, and without keys. It serves no requests.
 func byDefault(rule Rule) *compiled {
 	rule.setDefaults()
 	return &compiled{Rule: rule}
@@ -124,7 +124,7 @@ func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 	return nil
 }
 
-// compileID decides from which part of a request the ID of a delivery is read.
+// compileID sets c.dedupe, which reads the ID of a delivery from the request.
 func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	switch c.IdempotencyKey {
 	case "", off, required, optional:
@@ -147,7 +147,8 @@ func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	return nil
 }
 
-// compileVerify compiles the signatures that the rule accepts. No two senders may share a secret or a name, because both must identify the sender.
+// compileVerify makes a verifier for each sender. No two senders may share a secret or a name, because the secret tells who has signed a request, and
+// the name is a part of the ID.
 func (c *compiled) compileVerify() error {
 	for _, v := range c.Verify {
 		verifier, err := signature.New(v.Scheme, v.Secrets)
@@ -172,7 +173,7 @@ func (c *compiled) compileVerify() error {
 	return nil
 }
 
-// check returns the first error in the settings other than the templates and the signatures. It also compiles the settings for remembered responses.
+// check checks all settings except for the templates and the signatures. It also compiles the settings for remembered responses.
 func (c *compiled) check() error {
 	if err := cmp.Or(checkName("name", c.Name), c.checkSite()); err != nil {
 		return err

@@ -47,14 +47,15 @@ func (c *compiled) global() string {
 	return ""
 }
 
-// stripOurs removes the headers that only a rule or the server may set. It removes each spelling that some server reads as one of these headers.
+// stripOurs removes the headers that only a rule or the server may set. It removes each spelling that some server takes for one of these headers,
+// such as Fencing_Token.
 func (c *compiled) stripOurs(h http.Header) {
 	ours := [...]string{c.FenceHeader, c.KeyHeader, SlotHeader, pathHeaders[0], pathHeaders[1]}
 	strip(h, ours[:])
 }
 
-// wrapBody puts a body into the request and returns it. It returns nil if there is no body, or if a rule
-// around this one will end it.
+// wrapBody wraps the body of the request, and returns the wrapper, whose method end the caller must call. It returns nil if the request has no body,
+// or if a rule around this one has wrapped the body and will call end.
 func (c *compiled) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil
@@ -62,7 +63,7 @@ func (c *compiled) wrapBody(w http.ResponseWriter, r *http.Request) *body {
 	b, ok := r.Body.(*body)
 	if !ok || !b.untouched() {
 		b = newBody(w, r)
-	} else if !b.over { // the body belongs to a rule around this one, which will end it
+	} else if !b.over { // a rule around this one is still at work, and will call end
 		b.use(c)
 		return nil
 	}
@@ -78,14 +79,15 @@ func (c *compiled) clientAddress(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// client returns the client as a budget counts it: an IPv4 address, or the IPv6 network of one subscriber.
+// client returns the client as a budget counts it: an IPv4 address, or the first 64 bits of an IPv6 address, which all addresses of one subscriber
+// share.
 func (c *compiled) client(r *http.Request) string {
 	text := c.clientAddress(r)
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		withPort, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return text // not an IP address, such as that of a Unix socket
+			return text // not an IP address, but for example the name of a Unix socket
 		}
 		address = withPort.Addr()
 	}
@@ -122,7 +124,7 @@ func (c *compiled) sender(r *http.Request) string {
 	return user + cut(address, maxShownID)
 }
 
-// verify returns the name of the request's signer, or an error if the signer isn't a sender of the rule.
+// verify returns the name of the sender that has signed the request, or an error if no sender of the rule has.
 func (c *compiled) verify(r *http.Request) (signer string, err error) {
 	for i, v := range c.verifiers {
 		bad := v.Check(r.Header, c.ReplayWindow, func() ([]byte, error) { return bodyBytes(r) })
@@ -142,8 +144,8 @@ func (c *compiled) verify(r *http.Request) (signer string, err error) {
 	return "", err
 }
 
-// deriveKeys returns the keys of a request as they are locked: hashed if they are long, sorted, and without duplicates. If the rule has a
-// number of holders for each key, most has these numbers.
+// deriveKeys returns the keys of a request as they are locked: hashed if they are long, sorted, and without duplicates. If the rule's Concurrency
+// has a number for each template, most has the number for each key.
 func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]int, err error) {
 	keys, from, err := c.derive(r)
 	if err != nil {
@@ -171,8 +173,8 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 	return keys, most, nil
 }
 
-// passes reports whether a request that has no key is served without a lock. A CORS preflight always is. So is a request without an ID, where IDs are
-// optional and the rule locks nothing else.
+// passes reports whether a request without a key is served without a lock; missing is the error for the key. Whatever OnMissingKey is, a CORS
+// preflight is served, and a request without an ID is served if the rule has no keys and its IDs are optional.
 func (c *compiled) passes(missing error) bool {
 	return errors.Is(missing, errNoID) || errors.Is(missing, errPreflight) || c.OnMissingKey == Pass
 }
@@ -197,9 +199,9 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 		return refuse(OutcomeDuplicate, c.holdTimes.retryAfter(duplicate.held.RetryAfter, 1))
 	case errors.Is(err, remember.ErrMismatch):
 		return refuse(OutcomeMismatch, 0)
-	case errors.Is(err, redlock.ErrUnreadable): // must not be taken for a missing quorum, after which the request might be served
+	case errors.Is(err, redlock.ErrUnreadable): // not OutcomeNoQuorum, with which on_no_quorum may serve the request again
 		return refuse(OutcomeUnreadable, spread(0))
-	case errors.Is(err, redlock.ErrHeldByCaller): // a client that tries again gets the same result
+	case errors.Is(err, redlock.ErrHeldByCaller): // no Retry-After, because a repeat would get the same error
 		return refuse(OutcomeFailed, 0)
 	case errors.As(err, &held):
 		refusal := refuse(OutcomeHeld, c.holdTimes.retryAfter(held.RetryAfter, max(held.Slots, 1)))
@@ -210,7 +212,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 		refusal.Status = c.NoQuorumStatus
 		return refusal
 	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
-		// No master was asked, so another request may have the lock: don't serve this one without it.
+		// No master was asked, so another request may have the lock. So don't use OutcomeNoQuorum, with which on_no_quorum may serve this request.
 		refusal := refuse(OutcomeFailed, spread(0))
 		refusal.Status = http.StatusServiceUnavailable
 		return refusal
@@ -236,8 +238,8 @@ func (c *compiled) observeDone(outcome Outcome, held time.Duration) {
 	}
 }
 
-// mayLog reports whether the rule may log a line about this subject now, and how many requests got no line since the last one. At the debug level
-// every request gets its line, because somebody is looking for all of them.
+// mayLog reports whether the rule may log a line about this subject now, and how many requests got no line since the last line. At the debug level
+// every request gets its line.
 func (c *compiled) mayLog(about string) (missed int, ok bool) {
 	if c.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		return 0, true
@@ -245,7 +247,7 @@ func (c *compiled) mayLog(about string) (missed int, ok bool) {
 	return c.logPauses.due(about, time.Now())
 }
 
-// logSometimes logs a line about the rule, unless a line of this kind was logged just now. It leaves out attributes with a nil error.
+// logSometimes logs a line about the rule, unless a line of this kind was logged within the logPause. It leaves out attributes with a nil error.
 func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ...slog.Attr) {
 	if !c.Logger.Enabled(context.Background(), level) {
 		return
@@ -261,13 +263,13 @@ func (c *compiled) logSometimes(level slog.Level, message, kind string, attrs ..
 	c.Logger.LogAttrs(context.Background(), level, message, append([]slog.Attr{slog.String("rule", c.Name)}, attrs...)...)
 }
 
-// logOutcome logs the outcome of a request, unless the same outcome of another request was logged just now. The line has the hash of the key, but
-// neither the key nor a value of the request. It has err, which may name masters, only if the server is to blame.
+// logOutcome logs the outcome of a request, unless a request with the same outcome was logged within the logPause. The line has the hash of the key,
+// but neither the key nor a value of the request. It has err, which may name masters, only if the server is to blame.
 func (c *compiled) logOutcome(message string, turn Turn, err error, more ...slog.Attr) {
 	c.logOutcomeOf(string(turn.Outcome), message, turn, err, more...)
 }
 
-// logOutcomeOf is logOutcome where one outcome is about several things, each of which has lines of its own: about names the thing.
+// logOutcomeOf is logOutcome with a pause for each subject in place of each outcome. For example, each first segment of a path has lines of its own.
 func (c *compiled) logOutcomeOf(about, message string, turn Turn, err error, more ...slog.Attr) {
 	logger, level := c.Logger, outcomes[turn.Outcome].level
 	if !logger.Enabled(context.Background(), level) {

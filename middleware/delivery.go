@@ -19,10 +19,11 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
-// Delivery says whose response a request gets: requests that are equal in all of its parts are one delivery, and all but the first are repeats.
-// docs/guarantees.md#whose-response-it-is describes it. The rule isn't a part, because one request may pass several rules, and a rule may be renamed.
+// Delivery identifies a request and its repeats: requests that are equal in all of these fields are one delivery, and all of them get the response to
+// the first one (docs/guarantees.md#whose-response-it-is). The rule isn't among the fields, because one request may pass several rules, and a rule
+// may be renamed.
 type Delivery struct {
-	Keys   []string // the request's keys, in any order; none under a rule that compares them in the fingerprint instead
+	Keys   []string // the request's keys, in any order; none if they are a part of the fingerprint
 	ID     string   // the ID that the sender gave the delivery
 	Host   string   // the requested host, without a port: "shop.example.com"
 	Site   string   // replaces the host if the rule has a Site
@@ -32,7 +33,7 @@ type Delivery struct {
 	User   string   // the authenticated sender, if there is one and the rule sets no Scope
 }
 
-// identify returns the delivery to which a request with these keys belongs. Its ID is empty if the request has none.
+// identify returns the delivery to which a request with these keys belongs. The ID in it is empty if the request has no ID.
 func (c *compiled) identify(r *http.Request, signer string, keys []string) (d Delivery, err error) {
 	d.ID, err = c.dedupe(r)
 	switch {
@@ -87,8 +88,8 @@ func (c *compiled) identifySender(r *http.Request) (user, scope string, err erro
 	return "", scope, err
 }
 
-// place returns the place on its site to which a request goes: method, path and query. A sender that delivers one event to two places uses the same
-// ID for both, but the second delivery isn't a repeat of the first. A response to one method is no response to another one, either.
+// place returns the method, path and query of a request. A sender may deliver one event to two paths with the same ID, but the second delivery isn't
+// a repeat of the first. Likewise, the response to one method must not answer a request with another method.
 func (c *compiled) place(r *http.Request) string {
 	u := c.originalURL(r)
 	place := r.Method + " " + u.EscapedPath()
@@ -98,15 +99,16 @@ func (c *compiled) place(r *http.Request) string {
 	return place
 }
 
-// comparesKeys reports whether a request with a known ID but different keys counts as a different request. An ID in the header Idempotency-Key is
-// unique among all requests of its client; an ID from dedupe is only known to be unique for one key.
+// comparesKeys reports whether the keys are a part of the fingerprint, so that a request with a known ID but different keys is refused. Otherwise
+// they are a part of the delivery. An ID in the header Idempotency-Key is unique among all requests of its client. An ID from dedupe is only known to
+// be unique for one key.
 func (c *compiled) comparesKeys() bool {
 	return c.identifiesByHeader() && c.Remember > 0 && *c.Fingerprint
 }
 
-// fingerprint returns a hash of the parts in which all requests of one delivery are equal: method, target, body and, if they are no part of the
-// delivery, keys. It is empty if the rule ignores fingerprints. Headers are not among the parts: a client may name other languages, cookies and
-// traces with a repeat, and means the first request.
+// fingerprint returns a hash of the parts in which all requests of one delivery are equal: the method, the target, the body and, if comparesKeys
+// reports true, the keys. It is empty if the rule ignores fingerprints. Headers are not among the parts, because a repeat may have other cookies,
+// languages and trace IDs than the first request.
 func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Fingerprint, err error) {
 	if !*c.Fingerprint {
 		return f, nil
@@ -121,8 +123,8 @@ func (c *compiled) fingerprint(r *http.Request, keys []string) (f remember.Finge
 	return remember.FingerprintOf(body, append(slices.Clip(keys), r.Method, c.originalURL(r).RequestURI())...), nil
 }
 
-// asksPart reports whether a request has a range or a condition (If-…), so that the response may be a part of the whole, or empty. A partial response
-// isn't remembered, because a repeat may ask for the whole. The repeat may run, because a partial response means that nothing was changed.
+// asksPart reports whether a request has Range or a condition (If-…), so that the response may be only a part of the whole, or empty. Such a response
+// isn't remembered, because a repeat may ask for the whole. The repeat may run, because such a response means that nothing was changed.
 func asksPart(r *http.Request) bool {
 	return hasHeader(r.Header, []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"})
 }
@@ -147,8 +149,8 @@ func (d Delivery) Key() string {
 	return "dedupe:" + hex.EncodeToString(sum[:])
 }
 
-// runningKey is the lock key of the delivery under a rule that remembers no responses. It differs from Key, so that an inner rule that remembers them
-// can take its own lock to ask for the response.
+// runningKey is the lock key of the delivery under a rule that remembers no responses. It differs from Key. So an inner rule that remembers responses
+// can lock Key, and get the remembered response with that lock.
 func (d Delivery) runningKey() string { return "running:" + strings.TrimPrefix(d.Key(), "dedupe:") }
 
 // cleanPlace returns a place with its path in one spelling. All spellings with which a request may reach one handler are the same place, because
@@ -188,7 +190,7 @@ const maxIdempotencyKey = 255 // bytes
 
 // IdempotencyKey is the KeyFunc for the header Idempotency-Key. It accepts a string as draft-ietf-httpapi-idempotency-key-header has it,
 // "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without quotes, as most clients send it. Both forms are the same ID. IDs that
-// differ in case are different.
+// differ only in case are different.
 func IdempotencyKey(r *http.Request) (string, error) {
 	id, err := oneHeader(r, IdempotencyHeader) // PHP takes Idempotency_Key for the same header, and may read it instead
 	if err == nil && id == "" {
@@ -204,7 +206,7 @@ func IdempotencyKey(r *http.Request) (string, error) {
 			return "", errBadIdempotencyKey
 		}
 		id = text
-	} else if strings.ContainsAny(id, `",;`) { // a list, or something with parameters
+	} else if strings.ContainsAny(id, `",;`) { // several IDs, or an ID with parameters
 		return "", errBadIdempotencyKey
 	}
 	if id == "" || len(id) > maxIdempotencyKey || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -218,8 +220,8 @@ const idempotencyPlaceholder = "header." + IdempotencyHeader
 var errBadIdempotencyKey = &refusalReason{outcome: OutcomeBadKey,
 	text: fmt.Sprintf("header %s is no string of 1 to %d printable characters without spaces", IdempotencyHeader, maxIdempotencyKey)}
 
-// parseDedupe parses the template for the ID of a delivery, as ParseTemplate does. An ID has a single value, so {body.items[].id} is an
-// error. IDs that differ in case are different.
+// parseDedupe parses the template for the ID of a delivery. An ID has a single value, so {body.items[].id} is an error. IDs that differ only in case
+// are different.
 func parseDedupe(text string, placeholder PlaceholderFunc) (*Template, error) {
 	return parseExact("dedupe", text, placeholder, "ID", "is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}")
 }

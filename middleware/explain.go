@@ -16,7 +16,7 @@ type Explanation struct {
 	Host     string   // the ID counts for this host only; empty for any host
 	Site     string   // replaces Host if the rule has a Site
 	Place    string   // the ID counts for this method, path and query only; empty for all
-	Err      error    // the error before the request asks for its lock, or nil; String says whether the request would be refused
+	Err      error    // the error for which the request gets no lock, or nil; Refused says whether the request would be refused
 
 	rule *compiled
 	most map[string]int
@@ -32,7 +32,7 @@ func (c *compiled) explain(r *http.Request) Explanation {
 	req := &serving{rule: c, r: r}
 	req.receive()
 	if b, ok := r.Body.(*body); ok {
-		b.budget = NewBudget(c.MaxBody) // a budget of its own: the body stays in memory, to be read again, so its room in the rule's budget would not be given back
+		b.budget = NewBudget(c.MaxBody) // a budget of its own: the body stays in memory to be read again, and would keep its room in the rule's budget
 	}
 	err := req.identify()
 	d := req.delivery
@@ -64,7 +64,7 @@ func (e Explanation) String() string {
 	return text.String()
 }
 
-// Failure says in short why the request gets no lock, or is "".
+// Failure returns a short text about why the request gets no lock, or "" if it would get a lock.
 func (e Explanation) Failure() string {
 	if e.Err == nil {
 		if e.rule.DryRun {
@@ -88,7 +88,7 @@ func (e Explanation) Refused() bool {
 	return !served
 }
 
-// outcome returns the refusal of a request with an error, and whether it is served all the same.
+// outcome returns the refusal for Err, and whether the rule serves the request without a lock instead.
 func (e Explanation) outcome() (refusal *Refusal, served bool) {
 	refusal = refusalBeforeLock(context.Background(), e.Err)
 	return refusal, refusal.Turn.Outcome == OutcomeMissingKey && e.rule.passes(e.Err)

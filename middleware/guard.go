@@ -15,14 +15,14 @@ import (
 // errHiddenPath is the error for a path in which some upstream finds a different path.
 const errHiddenPath = fold.Error(`path has a ";", a backslash, something behind a script such as "index.php" or "index", or a session "(S(...))" in it, or is escaped twice`)
 
-// hidesPath matches a path that has a ";" or a backslash, or of which some upstream takes off a part: the name of a script, or a session of ASP.NET
-// without cookies. Symfony, CodeIgniter 3 and Yii 2 take off the name of a script even without a slash behind it, and read "/index.php42" as "/42".
-// In "windows.php.net" the suffix belongs to a host, so a suffix before a dot and a letter or digit doesn't count. Suffixes that hosts and words end
-// with, too, such as ".pl", count only before a slash, and only if no "@" is before them.
+// hidesPath matches a path that has a ";" or a backslash, or from which some upstream removes a part: the name of a script, or an ASP.NET session.
+// Symfony, CodeIgniter 3 and Yii 2 remove the name of a script even without a slash after it, and read "/index.php42" as "/42". In "windows.php.net"
+// the suffix belongs to a host, so a suffix before a dot and a letter or digit doesn't count. Other suffixes, such as ".pl", are also common at the
+// end of hosts and words. They count only before a slash, and only if no "@" is before them in the segment.
 var hidesPath = regexp.MustCompile(`(?is)[;\\]|/\([a-z]\([^/]*\)\)/|\.(php|phtml|f?cgi)([^.]|\.([^a-z0-9]|$))|(^|/)[^/@]*\.(phar|pl|py|aspx?|cfm)/`)
 
-// frontController matches a path that begins with a usual name of a front controller, whose suffix needs no slash behind it. It captures the suffix
-// and all that follows.
+// frontController matches a path that begins with a usual name of a front controller. After such a name, the suffix counts without a slash, too. The
+// expression captures the suffix and the rest of the path.
 var frontController = regexp.MustCompile(`(?is)^/+(?:index|app|main|default)\.((?:pl|py|cfm|asp).+)`)
 
 // otherFiles are suffixes of other files, which begin like the suffixes of front controllers.
@@ -32,7 +32,7 @@ var otherFiles = []string{"plist", "plx", "pyc", "pyi", "pyw", "pyx", "cfml", "a
 // "app" and "main" aren't among them, because many routes have these names.
 var negotiated = []string{"index", "index_dev", "app_dev"}
 
-// hidesRoute reports whether some upstream may take off a part of the path, such as the name of a script, and serve the rest as a different route.
+// hidesRoute reports whether some upstream may remove a part of the path, such as the name of a script, and serve the rest as a different route.
 func hidesRoute(path string) bool {
 	if strings.ContainsAny(path, `;\.(`) { // most paths contain none of these characters
 		suffix := frontController.FindStringSubmatch(path)
@@ -82,13 +82,13 @@ var rewritten = append([]string{"X-Original-Url", "X-Rewrite-Url", "Daphne-Root-
 var harmless = []string{"X-Amz-Copy-Source", "X-Ms-Rename-Source", "X-SvelteKit-Pathname", "X-Forwarded-Prefix", "X-Forwarded-Path", "X-Forwarded-Uri", "X-Original-Uri",
 	"X-Envoy-Original-Path", "X-Replaced-Path", "X-Waws-Unencoded-Url", "X-Auth-Request-Redirect", "X-Accel-Mapping", "X-Ssl-Client-Dn", "X-Ssl-Issuer"}
 
-// inBase64 matches a signature or a token, which may begin with a slash. It wants a capital letter, which nearly each long token has, and a usual
-// path lacks.
+// inBase64 matches a signature or a token, which may begin with a slash. It requires a capital letter, because nearly every long token has one, and
+// most paths have none.
 var inBase64 = regexp.MustCompile(`^[A-Za-z0-9+/]*[A-Z][A-Za-z0-9+/]*=*$`)
 
-// namesPath reports whether some upstream may take the path from this header. That is known of some headers. Other headers are suspected if the name
-// begins with "X-", as most known ones do, and the value with a slash. An address such as https://x is no reason to suspect a header, because
-// webhooks and pages say in such headers where they come from.
+// namesPath reports whether some upstream may take the path from this header. For some headers, an upstream that does so is known. Any other header
+// is suspected if its name begins with "X-" and its value with a slash. A header with a URL such as https://x isn't suspected, because webhooks and
+// web pages send such headers to say where they come from.
 func namesPath(name string, values []string) bool {
 	if isHeader(name, rewritten) {
 		return true
@@ -108,9 +108,9 @@ func StripRoute(r *http.Request) {
 	}
 }
 
-// Guard refuses requests that a router or matcher may read differently than an upstream, so that they would bypass its rules: see CheckTarget. It
-// checks requests that may change something, answers with 400 and the outcome unclear_target, and logs them as the rule "guard". In front of
-// handlers that also lock requests that change nothing, call CheckTarget.
+// Guard refuses requests that a router or matcher may read differently than an upstream, so that they would bypass a rule: see CheckTarget. Guard
+// checks only requests that may change something. It refuses them with 400 and the outcome unclear_target, and logs them under the name "guard". If
+// rules also lock requests that change nothing, call CheckTarget instead.
 func Guard(next http.Handler) http.Handler {
 	refusalOf := NewGuard(Rule{Logger: slog.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -122,9 +122,9 @@ func Guard(next http.Handler) http.Handler {
 	})
 }
 
-// NewGuard returns a function that returns a Refusal for a request if CheckTarget has an error, and nil otherwise. The function calls matters only
-// for a request with such an error, and logs and counts refusals by the rule's Name, Logger and Observer. It removes an offer of h2c and the body of
-// CONNECT from every request.
+// NewGuard returns a function that returns a Refusal for a request if CheckTarget has an error and matters reports true, and nil otherwise. The
+// function calls matters only for a request with such an error. It logs and counts refusals by the rule's Name, Logger and Observer. It removes an
+// offer of h2c, and the body of CONNECT, from every request.
 func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool) *Refusal {
 	rule.Name = cmp.Or(rule.Name, "guard")
 	c := byDefault(rule)
@@ -146,7 +146,8 @@ func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Ref
 	return refusal
 }
 
-// MayChange reports whether some upstream may change something for a request, because of its own method or of a method that it asks for.
+// MayChange reports whether some upstream may change something for a request, because of the request's method, or because of another method that the
+// request names in a header or in the query.
 func MayChange(r *http.Request) bool {
 	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
 }
@@ -154,7 +155,7 @@ func MayChange(r *http.Request) bool {
 // CheckTarget returns an error for a request that a router and an upstream may read differently:
 //
 //   - The target doesn't begin with "/".
-//   - Only some servers clean the path: it has empty segments, dots, ";", "\", double escapes, something behind a script or "index", or letters
+//   - Only some servers clean the path: it has empty segments, dots, ";", "\", double escapes, text after the name of a script or "index", or letters
 //     that fold to ASCII.
 //   - Some servers find the path in the query or in a header.
 //   - The method isn't in upper case, or a header or the parameter _method in the query asks for a different one.
@@ -226,14 +227,14 @@ func checkOverride(r *http.Request) error {
 
 func hasParameter(query, wanted string) bool { return len(parameters(query, wanted)) > 0 }
 
-// parameters returns the values that readers find for a parameter in a query. PHP ends a name at a NUL or at brackets, and others end a pair at a
-// ";".
+// parameters returns the values that some reader finds for a parameter in a query. PHP ends a name at a NUL or a bracket, and some readers end a pair
+// at a ";".
 func parameters(query, wanted string) (values []string) {
 	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		name, value, _ := strings.Cut(pair, "=")
 		name, _, _ = strings.Cut(unescaped(name), "\x00")
 		name, inside, _ := strings.Cut(strings.TrimLeft(name, " "), "[")
-		if inside != "" && !strings.Contains(inside, "]") { // PHP takes a bracket that isn't closed for a part of the name
+		if inside != "" && !strings.Contains(inside, "]") { // PHP replaces a bracket that isn't closed by "_", and continues the name
 			name += "_" + inside
 		}
 		if strings.EqualFold(asPHP.Replace(name), wanted) {

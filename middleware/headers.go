@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// connectionOptions are the options of the header Connection that concern the connection itself. Each other option names a header, which a proxy
-// removes before it passes the request on. With such an option a client could make a proxy remove our fence, or a header from which the key was made.
+// connectionOptions are the options of the header Connection that concern the connection itself. Any other option names a header that a proxy must
+// remove before it passes the request on. So a client could make a proxy remove our fence, or a header from which the key was made.
 var connectionOptions = []string{"close", "keep-alive", "upgrade", "te", "http2-settings", "proxy-connection"}
 
 func stripConnection(h http.Header) {
@@ -31,9 +31,9 @@ func stripConnection(h http.Header) {
 	}
 }
 
-// stripTunnel removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that no rule sees. Some clients offer h2c with every
-// request, because a server need not accept. It also makes proxies send no body with CONNECT, unless it asks for WebSocket: net/http's transport sends
-// that body as it is, and many upstreams take it for the next request.
+// stripTunnel removes the offer of h2c, a tunnel of HTTP/2 in which an upstream would get requests that no rule sees. Some clients offer h2c with
+// every request, because a server may ignore the offer. For a CONNECT that doesn't ask for WebSocket, stripTunnel also makes proxies send no body:
+// net/http's transport sends the body without framing, and many upstreams take it for the next request.
 func stripTunnel(r *http.Request) {
 	if r.Method == http.MethodConnect && !isWebSocket(r) {
 		r.ContentLength, r.TransferEncoding, r.Trailer = 0, nil, nil
@@ -54,7 +54,7 @@ func stripTunnel(r *http.Request) {
 // upgrades reports whether a request asks for another protocol. An offer of h2c doesn't count, because stripTunnel removes it.
 func upgrades(r *http.Request) bool {
 	stripTunnel(r)
-	return r.Method == http.MethodConnect || // WebSocket over HTTP/2 does so
+	return r.Method == http.MethodConnect || // WebSocket over HTTP/2 uses CONNECT
 		len(r.Header["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
@@ -69,8 +69,8 @@ func isWebSocket(r *http.Request) bool {
 // errPreflight is the error for a request that has no key to lock, because it changes nothing.
 var errPreflight = fmt.Errorf("%w in a preflight of CORS", ErrMissingKey)
 
-// isPreflight reports whether a browser asks with this request whether it may send another one to a different origin. Such a request has no body, and
-// names no user. An upstream may take any other request with the method OPTIONS for one that changes something.
+// isPreflight reports whether the request is a CORS preflight, with which a browser asks whether it may send another request. A preflight has no
+// body, and names no user. Some upstream may change something for any other request with the method OPTIONS.
 func isPreflight(r *http.Request) bool {
 	if r.Method != http.MethodOptions || r.Header.Get("Origin") == "" || r.Header.Get("Access-Control-Request-Method") == "" ||
 		hasHeader(r.Header, []string{"Cookie", "Authorization"}) || checkOverride(r) != nil {
@@ -80,13 +80,13 @@ func isPreflight(r *http.Request) bool {
 	return err == nil && len(body) == 0
 }
 
-// DefaultFenceHeader is the header with the fencing token unless something else is set.
+// DefaultFenceHeader is the FenceHeader of a rule that sets none.
 const DefaultFenceHeader = "Fencing-Token"
 
 const bestKeyHeader = "Redlock-Key"
 
-// noFenceHeaders can carry neither the fencing token nor the locked values. Some of them concern the connection, and a proxy removes or changes them.
-// From others, servers read how the body is to be read, or rules read the key or the ID. In the rest, proxies describe the client.
+// noFenceHeaders are headers that can be neither the FenceHeader nor the KeyHeader. Some of them concern the connection, and a proxy removes or
+// changes them. Others tell servers how to read the body, or contain a key or an ID. In the rest, proxies describe the client.
 var noFenceHeaders = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Te", "Trailer", "Upgrade", "Keep-Alive", "Expect",
 	"Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Content-Type", "Content-Encoding", "Cookie", IdempotencyHeader,
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Via"}
@@ -167,7 +167,7 @@ func StripHeaders(r *http.Request, names ...string) {
 // strippedTrailers is a body that removes trailers with some names at its end, because a client may send trailers that it hasn't announced.
 type strippedTrailers struct {
 	io.ReadCloser
-	r     *http.Request // to which the server adds them
+	r     *http.Request // whose Trailer the server fills in
 	names []string
 }
 

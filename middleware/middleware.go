@@ -10,10 +10,10 @@
 //	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 //
-// The lock is taken before the handler runs, renewed while it runs, for five minutes at most (MaxHold), and released when it
-// has returned. A second request with the same key waits for at most the two seconds, and is then answered with 423; without
-// a Wait it is refused at once. Template describes what a key can be made of: the path, headers, cookies, the query, and
-// fields of the body. NewFunc takes a function in place of a template.
+// The middleware takes the lock before the handler runs, renews it while the handler runs (for five minutes at most: MaxHold), and
+// releases it when the handler has returned. A second request with the same key waits for at most two seconds, and is then refused
+// with 423. Without Wait it is refused at once. A key can be made of the path, headers, cookies, the query and fields of the body:
+// see Template. NewFunc takes a function in place of a template.
 //
 // # In the handler
 //
@@ -27,17 +27,17 @@
 //
 // A request that is not served is answered with application/problem+json: 423 if another request holds its lock, 409 if too few
 // masters answer, 400 if a part of the key is missing, 500 if the lease was lost before the handler wrote anything.
-// docs/problems.md has the others. All of them have the Outcome in the header Redlock-Outcome.
+// docs/problems.md has the other statuses. Each of these responses has the Outcome in the header Redlock-Outcome.
 //
 // # Logs and traces
 //
-// NoteTurn tells an access log what became of each request's lock, and why, also if the request was refused. The Logger gets a line for refusals,
-// every 10 s at most for each Outcome of a rule, which has a Name. If a request has an OpenTelemetry span that is recorded, its wait for the lock has
-// a span below that one, redlock.acquire. Keys are never logged.
+// NoteTurn gives an access log the Outcome of each request and the reason for it, also if the request was refused. The Logger gets lines about
+// refused requests: for each Outcome of a rule, one line in 10 s at most. The lines have the rule's Name. If the request has an OpenTelemetry span
+// that is recorded, its wait for the lock gets a child span named redlock.acquire. Keys are never logged.
 //
 // # Webhooks
 //
-// A Preset has the settings for a sender of webhooks, such as Stripe, and Verify checks its signatures, so that nobody
+// A Preset has the settings for a sender of webhooks, such as Stripe. Verify checks the sender's signatures, so that nobody
 // without the secret can hold a key:
 //
 //	serialize := middleware.New(locker, "", middleware.Rule{
@@ -47,7 +47,7 @@
 //
 // # Testing
 //
-// A Locker on the URL memory:// needs no server. A request finds its key held if the test holds it:
+// A Locker on the URL memory:// needs no server. To see how a request is refused, let the test hold its key:
 //
 //	lock, err := locker.TryLock(ctx, "order:42")
 //
@@ -55,8 +55,8 @@
 //
 // # Shutdown
 //
-// Close the Locker after http.Server.Shutdown has returned. Without Rule.Shutdown, the server waits until all requests that wait for a lock were
-// served.
+// Close the Locker after http.Server.Shutdown has returned. Without Rule.Shutdown, http.Server.Shutdown waits until all requests that wait for a lock
+// were served.
 package middleware
 
 import (
@@ -78,12 +78,12 @@ import (
 //	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
 //
-// Put it around the handler, inside the router: {path.NAME} is known only after routing. The template is "" if the preset has one, or
-// if the rule locks IDs alone. New panics if the Locker is nil, or if the template or the rule is wrong, as http.ServeMux does for a
-// wrong pattern. Compile returns an error instead.
+// Put the middleware around the handler, inside the router: {path.NAME} is known only after routing. Pass "" as the template if the preset
+// has one, or if the rule locks IDs alone. New panics if the Locker is nil, or if the template or the rule is wrong, as http.ServeMux does
+// for a wrong pattern. Compile returns an error instead.
 //
-// The body is read before the lock is taken, within MaxBody, and only if the template or a setting of the rule needs it. The handler can
-// read it again, byte for byte.
+// The middleware reads the body only if the template or a setting of the rule needs it: up to MaxBody, and before the lock is taken. The
+// handler can read the same bytes again.
 func New(locker *redlock.Locker, template string, rule Rule) func(http.Handler) http.Handler {
 	c := mustCompile(rule.withKey(template).of(locker), nil)
 	if global := c.global(); global != "" {
@@ -129,7 +129,7 @@ func (c *compiled) middleware(locker *redlock.Locker) func(http.Handler) http.Ha
 	}
 }
 
-// errRunsLater is the error for a framework that calls its handler after the middleware has returned, and so without the lock.
+// errRunsLater is the error for a framework that calls its handler after the middleware has returned. The handler would run without the lock.
 var errRunsLater = errors.New("the adapter runs the handler after the middleware has returned, without its lock: " +
 	"with Fiber, wrap the handler instead, adaptor.HTTPHandler(middleware.New(…)(handler))")
 

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Mux is an http.ServeMux that refuses, when the program starts, a handler that may change something and that no rule locks. So no route is
-// forgotten. Handle panics for a pattern without a method, or with a method other than GET, HEAD and OPTIONS, unless the handler comes from a rule,
-// Require or Unlocked. Other middleware belongs around the Mux, or inside of the rule.
+// Mux is an http.ServeMux that makes sure, when the program starts, that no route is forgotten. Handle panics for a pattern without a method, or with
+// a method other than GET, HEAD and OPTIONS, unless the handler comes from a rule, from Require or from Unlocked. Put other middleware around the
+// Mux, or inside the rule.
 //
 //	mux := new(middleware.Mux)
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
@@ -15,7 +15,7 @@ import (
 //	mux.HandleFunc("GET /orders/{id}", show)
 type Mux struct{ http.ServeMux }
 
-// Handle registers a handler, as http.ServeMux does.
+// Handle registers a handler, as http.ServeMux does, or panics: see Mux.
 func (m *Mux) Handle(pattern string, handler http.Handler) {
 	method, _, found := strings.Cut(pattern, " ")
 	if (!found || method == "" || !changesNothing(method)) && !Decided(handler) {
@@ -24,7 +24,7 @@ func (m *Mux) Handle(pattern string, handler http.Handler) {
 	m.ServeMux.Handle(pattern, handler)
 }
 
-// HandleFunc registers a function, as http.ServeMux does.
+// HandleFunc is Handle for a function.
 func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
 	m.Handle(pattern, http.HandlerFunc(handler))
 }
@@ -32,8 +32,8 @@ func (m *Mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http
 // Unlocked marks a handler that needs no lock, so that a Mux accepts it.
 func Unlocked(next http.Handler) http.Handler { return decided{next} }
 
-// Decided reports whether a handler comes from a rule, from Require or from Unlocked. It is for a test that walks the routes of another
-// router, such as chi's, whose middleware it calls with any handler:
+// Decided reports whether a handler comes from a rule, from Require or from Unlocked. It is for a test that checks all routes of a router other
+// than Mux, such as chi. The middlewares of a route can be checked with any handler:
 //
 //	chi.Walk(router, func(method, route string, h http.Handler, around ...func(http.Handler) http.Handler) error {
 //		for _, m := range around {

@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 )
 
-// Observer gets the outcomes of a rule's requests, for metrics; package metrics has an Observer for Prometheus. The goroutines of the requests call
-// its methods, several at once, and so the methods must not block.
+// Observer gets the outcomes of a rule's requests, for metrics. Package metrics has an Observer for Prometheus. The goroutines of the requests call
+// the methods concurrently, and wait for them, so the methods must not block.
 type Observer interface {
 	// Begin is called before the first request of a rule, with the events that the Observer may get.
 	Begin(rule string, can Possible)
@@ -29,11 +29,12 @@ type Observer interface {
 	// Passed is called, before Done, for a request that is served without a lock because of OnMissingKey, OnNoQuorum or DryRun. The outcome is the
 	// Turn's.
 	Passed(rule string, outcome Outcome)
-	// Remembered is called for each response to a delivery under a rule that remembers responses. bytes is how much of it each master keeps, or 0.
-	// If masters don't keep all of it, why is the reason; otherwise why is empty.
+	// Remembered is called for each response to a delivery under a rule that remembers responses. bytes is how many bytes each master keeps for the
+	// response. If masters don't keep all of the response, why is the reason; otherwise why is empty.
 	Remembered(rule string, bytes int, why Reason)
 	// Quota is called when a response is counted against the RememberQuota of its rule. Responses of 4xx, for which refusals is true, have a part of
-	// the quota, and all other responses have the rest. used is how many bytes of its part such responses take now, and size is the size of the part.
+	// the quota, and all other responses have the rest. size is the size in bytes of the part to which the response belongs. used is how many bytes
+	// of this part are taken now.
 	Quota(rule string, refusals bool, used, size int64)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Outcome says what became of the lock that a request needed.
+// Outcome says whether a request got its lock and, if not, why.
 type Outcome string
 
 // The outcomes of requests that were served.
@@ -34,13 +34,13 @@ const (
 	OutcomeMissingKey Outcome = "missing_key" // a part of the key is missing: the request was refused, or served without a lock
 	OutcomeBadKey     Outcome = "bad_key"     // no certain key can be made from the request
 	OutcomeDuplicate  Outcome = "duplicate"   // the same delivery is waiting or running
-	OutcomeMismatch   Outcome = "mismatch"    // the ID belongs to a different request, whose response is remembered
+	OutcomeMismatch   Outcome = "mismatch"    // a response is remembered for the ID, but to a different request
 	OutcomeUnreadable Outcome = "unreadable"  // the request was served before, as far as is known, but its response can't be read now
 	OutcomeMissingID  Outcome = "missing_id"  // the request lacks the ID that it must have
 	OutcomeLost       Outcome = "lost"        // the lock ended before the request released it
 	OutcomeCanceled   Outcome = "canceled"    // the client left before the request had its lock
 	OutcomeStopping   Outcome = "stopping"    // the request would have had to wait, and the server is about to stop
-	OutcomeFailed     Outcome = "failed"      // the Locker is closed or too busy, or can't give such a lock
+	OutcomeFailed     Outcome = "failed"      // the Locker is closed or too busy, or the lock can't be asked for
 
 	OutcomeMissingScope Outcome = "missing_scope" // the request has an ID, but its sender is not known
 
@@ -58,11 +58,11 @@ const (
 	OutcomeBodyBudget      Outcome = "body_budget"      // there were too many bodies at once
 )
 
-// outcomes has the facts about each Outcome. docs/problems.md has a section for each.
+// outcomes has the facts about each Outcome. docs/problems.md has a section for each Outcome.
 var outcomes = map[Outcome]struct {
 	title    string                 // the title of the response to a refused request; "" if the request is served
 	status   int                    // the status of that response, unless a setting of the rule or the error has a different one
-	level    slog.Level             // low if other requests or impatient clients are the cause, which is normal
+	level    slog.Level             // of the log line; Info or Debug if other requests or impatient clients are the cause, which is normal
 	possible func(c *compiled) bool // whether requests of the rule can have this outcome: if so, metrics show it from the start, with 0
 }{
 	OutcomeAcquired: {"", 0, slog.LevelInfo, takesLocks},
@@ -146,8 +146,8 @@ func endOf(lock *redlock.Lock) Outcome {
 	return OutcomeAcquired
 }
 
-// detailOf returns the reason for an outcome, in words for the client. The words name a placeholder at most, and never a key, a value of the request
-// or a master. So detailOf quotes no error that may contain one of these.
+// detailOf returns the reason for an outcome, in words for the client. The words may name a placeholder, but never a key, a value of the request or a
+// master. So detailOf doesn't quote errors that may contain one of these.
 func detailOf(outcome Outcome, err error) string {
 	switch outcome {
 	case OutcomeAcquired, OutcomeReplayed, OutcomeDryRun:
@@ -269,10 +269,10 @@ func detailOfLost(end redlock.End) string {
 	return "the lease could not be renewed"
 }
 
-// logPause is the time between two log lines about one subject, such as an outcome, under one rule.
+// logPause is the shortest time between two log lines about one subject, such as an outcome, under one rule.
 const logPause = 10 * time.Second
 
-// logPauses limits how many lines a rule logs about its requests, so that many refusals don't cause as many lines.
+// logPauses limits how many lines a rule logs about its requests, so that many refusals don't flood the log.
 type logPauses struct {
 	mu   sync.Mutex
 	last map[string]logged
@@ -288,8 +288,8 @@ type logged struct {
 // line.
 const mostPauses = 64
 
-// due reports whether a line about this subject, such as an outcome, may be logged now, and how many requests got no line since the last one, also about
-// subjects that are forgotten now.
+// due reports whether a line about this subject, such as an outcome, may be logged now. missed is how many requests got no line since the last line.
+// It includes requests about subjects that due forgets now to make room.
 func (l *logPauses) due(about string, now time.Time) (missed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,10 +22,10 @@ const errRewrites = fold.Error("path has a \"&\", \"#\" or \"?\" in a segment of
 const (
 	allSegments = math.MaxInt
 	noSegment   = -1
-	aWildcard   = -2 // for a path whose segments may be values of wildcards in the key
+	aWildcard   = -2 // for a key with the value of a wildcard, whose segment isn't known
 )
 
-// segment returns segment n of the path, unescaped and without parameters behind a semicolon. It refuses a path that other readers split differently.
+// segment returns segment n of the path, unescaped and without parameters after a semicolon. It refuses a path that other readers split differently.
 func segment(r *http.Request, n int) (value string, err error) {
 	if err := grammar.Target(r); err != nil {
 		return "", err
@@ -51,9 +51,9 @@ func segment(r *http.Request, n int) (value string, err error) {
 	return value + strings.Join(all, "/"), nil
 }
 
-// cleanSegment unescapes a segment, and drops the parameters behind a semicolon, as Java does. Some readers, such as nginx, unescape the whole path
-// before they follow dots and split it at slashes; others also split it at backslashes. So cleanSegment refuses dots that lead to another segment,
-// and slashes in a wanted segment.
+// cleanSegment unescapes a segment, and drops the parameters after a semicolon, as servers in Java do. Some readers, such as nginx, unescape the
+// whole path before they follow ".." and split the path at slashes. Others also split it at backslashes. So cleanSegment refuses "." and "..", and in
+// a wanted segment also slashes, backslashes and double escapes.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
 	if err != nil || wanted && (strings.ContainsAny(text, slashes) || hasEscape(text)) || hasDots(text) {
@@ -64,8 +64,8 @@ func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 }
 
 // mayRewrite reports whether a server's rewrite rules may turn a segment into more than one value. Rules of Apache or nginx undo the escapes of a
-// segment, and then put it into a query, behind "id=". In a segment of the key, each "&", "#" and "?" could end the value. A segment that isn't the
-// key's does harm only if it adds a second id, and so has a "&" before a "=".
+// segment, and then put it into a query, for example after "id=". In a segment of the key, a "&", "#" or "?" could end the value. Any other segment
+// does harm only if it adds a second "id=", for which it needs a "&" before a "=".
 func mayRewrite(escaped string, ofKey bool) bool {
 	if !strings.ContainsAny(escaped, "&%") { // no other character matters in a path
 		return false
@@ -83,8 +83,8 @@ func hasDots(text string) bool {
 	})
 }
 
-// withoutParameters returns a part of a path without the parameters behind a semicolon, and with spaces in place of plus signs, as Slim reads it.
-// clean is false if some readers find nothing there, and others a value.
+// withoutParameters returns a part of a path without the parameters after a semicolon, and with spaces in place of plus signs, as Slim reads them.
+// clean is false if some readers find an empty value there, and others a value.
 func withoutParameters(text string) (value string, clean bool) {
 	before, _, parameters := strings.Cut(text, ";")
 	value = strings.ReplaceAll(before, "+", " ")
@@ -109,7 +109,7 @@ func wholePath(r *http.Request) (string, error) {
 	return "/" + value, err
 }
 
-// errNoWildcard is the error for a middleware that runs before the router.
+// errNoWildcard is the error for a placeholder {path.NAME} in a middleware that runs before the router.
 var errNoWildcard = fmt.Errorf("%w; no router has named it: put the middleware inside the router, around the handler", ErrMissingKey)
 
 // wildcard returns the part of the path that the router has matched with this wildcard.

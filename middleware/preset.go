@@ -25,7 +25,7 @@ type Preset struct {
 
 func anyOf(alternatives ...string) string { return strings.Join(alternatives, "|") }
 
-// allOf puts the prefix before each name, and joins them into a placeholder that takes all of them together.
+// allOf puts the prefix before each name, and joins the names with "&": the placeholder takes the values of all of them.
 func allOf(prefix string, names ...string) string {
 	return prefix + strings.Join(names, "&"+prefix)
 }
@@ -131,7 +131,7 @@ func LookupPreset(sender string) (Preset, error) {
 	if !ok {
 		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(Presets(), ", "))
 	}
-	if !p.IdempotencyKey { // a repeated webhook has a new date and signature, and its sender repeats whatever isn't answered with 2xx
+	if !p.IdempotencyKey { // a repeated webhook may differ from the first, for example in a date, and senders repeat each webhook that isn't answered with 2xx
 		p.IgnoreFingerprint, p.RememberStatus = true, []string{"2xx"}
 	}
 	return p, nil

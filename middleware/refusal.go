@@ -35,7 +35,7 @@ func newRefusal(outcome Outcome, err error) *Refusal {
 
 func (e *Refusal) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error that has caused the refusal, of the key or of the lock.
+// Unwrap returns the error that has caused the refusal: an error of the key or of the lock.
 func (e *Refusal) Unwrap() error { return e.Err }
 
 // refusalReason is the reason why a request is refused before it asks for its lock. Its text contains nothing from the request.
@@ -62,10 +62,10 @@ var (
 
 var errStopping = errors.New("the lock is held, and the server is about to stop")
 
-// errNoRoom is the error for a request whose response is remembered, but finds no room in memory.
+// errNoRoom is the error for a request whose response is remembered, but can't be read because there is no room for it in memory.
 var errNoRoom = fmt.Errorf("%w: other responses take all the memory that there is for them", redlock.ErrUnreadable)
 
-// duplicateError is the error for a delivery that is already waiting or running.
+// duplicateError is the error for a request whose delivery is already waiting or running.
 type duplicateError struct{ held *redlock.HeldError }
 
 const sameDelivery = "the same delivery is in progress"
@@ -133,7 +133,7 @@ func (e *Refusal) Write(w http.ResponseWriter) {
 
 // holdTimes has the times for which the last requests of a rule held their locks, on any keys.
 type holdTimes struct {
-	holds [16]atomic.Int64 // in ns, a ring of the latest ones; 0 until so many requests have come
+	holds [16]atomic.Int64 // a ring of the latest times, in ns; 0 in the places that aren't used yet
 	count atomic.Uint32
 }
 
@@ -141,7 +141,7 @@ func (h *holdTimes) add(hold time.Duration) {
 	h.holds[h.count.Add(1)%uint32(len(h.holds))].Store(int64(hold))
 }
 
-// usual returns the median of the times. Requests that haven't come yet count as 0, because a few times may not be typical.
+// usual returns the median of the times. While the ring isn't full, its empty places count as 0, because a few times may not be typical.
 func (h *holdTimes) usual() time.Duration {
 	var holds [len(h.holds)]int64
 	for i := range holds {
@@ -151,8 +151,8 @@ func (h *holdTimes) usual() time.Duration {
 	return time.Duration(holds[len(holds)/2])
 }
 
-// retryAfter returns when to repeat a request that met a lock. remaining is the rest of that lock's lease, or 0 if it isn't known. With n slots, one
-// of them becomes free n times as soon.
+// retryAfter returns after how long to repeat a request that was refused because its key is held. remaining is the rest of the holder's lease, or 0
+// if that isn't known. With n slots, some slot becomes free after about 1/n of the time.
 func (h *holdTimes) retryAfter(remaining time.Duration, slots int) time.Duration {
 	usual := h.usual() / time.Duration(slots)
 	if 0 < remaining && remaining < usual {
@@ -161,7 +161,8 @@ func (h *holdTimes) retryAfter(remaining time.Duration, slots int) time.Duration
 	return spread(usual)
 }
 
-// spread returns whole seconds, at least one, and adds up to a half at random, so that requests which were refused together don't come back together.
+// spread rounds d up to whole seconds, at least one, and adds up to a half at random. So requests that were refused together don't come back
+// together.
 func spread(d time.Duration) time.Duration {
 	seconds := max(1, (d+time.Second-1)/time.Second)
 	return (seconds + rand.N(1+(seconds+1)/2)) * time.Second

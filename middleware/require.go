@@ -25,14 +25,14 @@ type Requirement struct {
 	// The paths that need no lock: `/login /cart/*`, or `GET HEAD /orders/*?page,limit` for these methods alone. A request must have the path as it
 	// is written, and only the parameters that are named.
 	//
-	// A * is one segment of a-z, 0-9, "_" and "-". With a capital letter, it could be another spelling of a route that needs a lock. An {id} may have
-	// capitals, too. Other segments may have dots, as in /robots.txt.
+	// A * stands for a segment of a-z, 0-9, "_" and "-". A segment with a capital letter could be another spelling of a route that needs a lock. An
+	// {id} stands for a segment that may have capitals and "~", too. Segments that are written out may have dots, as in /robots.txt.
 	Except []string `json:"except,omitempty"`
 	// `pass` lets a request through if a rule has passed it without a lock because it has no key. Default: `refuse`.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
-	// Looks at each request, for upstreams that act on GET, HEAD or OPTIONS. Default: off.
+	// Requires a lock for GET, HEAD and OPTIONS, too, for upstreams that change something on such requests. Default: off.
 	All bool `json:"all,omitempty"`
-	// Refuses nothing, and logs and counts what it would refuse. Default: off.
+	// Refuses nothing, but logs and counts the requests that it would refuse. Default: off.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
@@ -88,7 +88,8 @@ func (q *Required) Handler(next http.Handler) http.Handler {
 	})}
 }
 
-// Check returns the refusal of a request that may not go on, or nil. It logs and counts the refusal. It removes an offer of h2c from the request.
+// Check returns the refusal of a request that doesn't meet the Requirement, or nil. It logs and counts the refusal. It removes an offer of h2c, and
+// the body of CONNECT, from the request.
 func (q *Required) Check(r *http.Request) *Refusal {
 	turn, _ := r.Context().Value(turnKey{}).(*Turn)
 	refusal := q.judge(r, turn.standing(q.want))
@@ -115,15 +116,15 @@ func (q *Required) Check(r *http.Request) *Refusal {
 	return refusal
 }
 
-// Expect judges a request that has come through these rules, the outermost first. It returns the refusal that Check would find, in a dry run as well;
-// nil if there is none, or if one of the rules refuses the request itself. It takes no lock.
+// Expect returns the refusal that a request would get after these rules, the outermost first. It returns nil if Check would refuse nothing, or if one
+// of the rules would refuse the request itself. It takes no lock, and ignores the DryRun of the Requirement.
 func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
 	var turn *Turn
 	for _, e := range rules {
 		turn = &Turn{Rule: e.rule.Name, outer: turn, keys: e.Keys, most: e.most, concurrency: e.rule.Concurrency[0], keyed: e.rule.derive != nil}
 		switch refusal, served := e.outcome(); {
 		case e.Err == nil || e.rule.DryRun:
-			turn.dryRun = true // the request would have the lock of this rule, or run without it
+			turn.dryRun = true // makes the turn count as locked: the request would have the rule's lock, or the rule is itself a dry run
 		case !served:
 			return nil // the rule would refuse the request before it comes to the Requirement
 		default:
@@ -181,8 +182,8 @@ func (t *Turn) counts(want Requirement) bool {
 	return t.keyed && (len(t.keys) == 0 && t.Lock == nil && t.concurrency == 1 || slices.ContainsFunc(t.keys, alone))
 }
 
-// judge returns the refusal of a request, or nil. It refuses even a locked request if some upstream may take it for a different one, whose lock isn't
-// held.
+// judge returns the refusal of a request, or nil. It refuses even a locked request if some upstream may take it for a different request, whose key
+// isn't locked.
 func (q *Required) judge(r *http.Request, s standing) *Refusal {
 	if r.Header == nil { // the request didn't come from a server
 		r.Header = make(http.Header)
@@ -214,7 +215,7 @@ func (q *Required) judge(r *http.Request, s standing) *Refusal {
 	return refusal
 }
 
-// sent returns the request with the URL that the client has sent, because an upstream may learn of this URL even if other handlers have changed it.
+// sent returns the request with the URL that the client has sent, because an upstream may get this URL even if other handlers have changed r.URL.
 func (q *Required) sent(r *http.Request) *http.Request {
 	sent := *r
 	if sent.URL = q.rule.originalURL(r); sent.URL == nil {
@@ -223,7 +224,7 @@ func (q *Required) sent(r *http.Request) *http.Request {
 	return &sent
 }
 
-// hasBody reports whether a request has a body. Where its length isn't told, as in HTTP/2, only a byte of it shows that.
+// hasBody reports whether a request has a body. If no length is declared, hasBody reads one byte to find out, and puts it back.
 func hasBody(r *http.Request) bool {
 	if r.ContentLength >= 0 || r.Body == nil || r.Body == http.NoBody {
 		return r.ContentLength > 0
@@ -244,8 +245,8 @@ func hasBody(r *http.Request) bool {
 // errNotPlain is the error for a path that some upstream may read as a different path.
 const errNotPlain = fold.Error(`path has other characters than letters, digits and "-_~@:=,", a dot that is not between digits, an escape or an empty segment`)
 
-// plainPath matches a path that each server reads in the same way. A dot may only be between digits, as in a version, because behind letters it could
-// begin the suffix of a script.
+// plainPath matches a path that each server reads in the same way. A dot may only be between digits, as in a version, because a dot after letters
+// could begin the suffix of a script.
 var plainPath = regexp.MustCompile(`^(/([A-Za-z_~@:=,-]|[0-9]+(\.[0-9]+)*)+)*/?$`)
 
 func checkPlain(u *url.URL) error {
@@ -255,11 +256,11 @@ func checkPlain(u *url.URL) error {
 	return nil
 }
 
-// filePath matches a path to which another handler may have rewritten a request, and an exception. Unlike plainPath, it allows the dot in the name
-// of a file.
+// filePath matches the path of a request that other handlers may have rewritten, and the path of an exception. Unlike plainPath, it allows the dot in
+// the name of a file.
 var filePath = regexp.MustCompile(`^(/\.?[A-Za-z0-9_~@:=,-]+(\.[A-Za-z0-9_~@:=,-]+)*)*/?$`)
 
-// checkRewrite returns an error if a rewritten path contains characters that only the client can have sent.
+// checkRewrite returns an error if the path has characters that no rewriting handler adds, so that they can only come from the client.
 func checkRewrite(u *url.URL) error {
 	if u != nil && !filePath.MatchString(u.EscapedPath()) {
 		return errNotPlain
@@ -274,13 +275,13 @@ type exception struct {
 	query    []string // the names of the parameters that the query may have
 }
 
-// wildcards are the segments of an exception that stand for other segments, with the characters that these may have.
+// wildcards are the segments of an exception that stand for any segment of the given characters.
 var wildcards = map[string]string{
 	"*":    "abcdefghijklmnopqrstuvwxyz0123456789_-",
 	"{id}": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-~",
 }
 
-// parseExceptions reads an entry of Except: methods, if there are any, and then paths. Without methods, the paths need no lock for any method.
+// parseExceptions reads an entry of Except: methods, if there are any, and then paths. Without methods, the exceptions hold for all methods.
 func parseExceptions(text string) (all []exception, err error) {
 	words := strings.Fields(text)
 	first := slices.IndexFunc(words, func(word string) bool { return strings.HasPrefix(word, "/") })
@@ -306,7 +307,7 @@ func parseExceptions(text string) (all []exception, err error) {
 	return all, nil
 }
 
-// excepts reports whether a request needs no lock. A request for another protocol always needs one, unless the protocol is WebSocket.
+// excepts reports whether a request needs no lock. A request for another protocol than WebSocket always needs a lock.
 func (q *Required) excepts(sent *http.Request, body bool) bool {
 	if upgrades(sent) && !isWebSocket(sent) {
 		return false

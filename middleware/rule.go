@@ -18,10 +18,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Rule says how requests are serialized. It is only data, which New and Compile check and turn into a handler. The zero value
-// of each field is its default; a negative duration means "not at all", even if a preset has a value. The names in a configuration,
-// such as on_no_quorum, are those of JSON and of Caddy. The first paragraphs of the fields' comments are the rows of the table in
-// docs/configuration.md, which go test ./middleware -run TestSettings -update writes anew.
+// Rule says how requests are serialized. It is only data, which New and Compile check. The zero value of a field stands for the field's default. A
+// negative Wait, MastersWait, HoldAfterAbort or Remember means "not at all", even if a preset has a value. The fields' names in JSON, such as
+// on_no_quorum, are also their names in Caddy. The first paragraph of each field's comment is a row of the table in docs/configuration.md, which
+// go test ./middleware -run TestSettings -update writes anew.
 type Rule struct {
 	// The templates of the lock keys, such as `order:{path.1:int}`, with placeholders (docs/keys.md#placeholders). Default: the preset's;
 	// otherwise required.
@@ -29,7 +29,7 @@ type Rule struct {
 	// A request holds all of its keys, at most 16, or none. In JSON a template has the full names of Caddy's placeholders,
 	// `order:{http.request.uri.path.1:int}`.
 	Keys []string `json:"key,omitempty"`
-	// What logs, metrics and traces call the rule. Default: the keys and the preset.
+	// The name of the rule in logs, metrics and traces. Default: the keys and the preset.
 	//
 	// It has at most 128 printable bytes, and no secret.
 	Name string `json:"name,omitempty"`
@@ -46,7 +46,7 @@ type Rule struct {
 	// A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
 	// request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
 	MastersWait time.Duration `json:"masters_wait,omitempty"`
-	// How long the lease lasts, and so how long a key stays locked after its process has died. Default: 10s, or `max_ttl` if that is less.
+	// How long the lease lasts, and so how long a key stays locked if the process that holds it dies. Default: 10s, or `max_ttl` if that is less.
 	//
 	// The lease is renewed while the request runs. The time is at most `max_ttl`, and at least twice `timeout`.
 	TTL time.Duration `json:"ttl,omitempty"`
@@ -54,21 +54,21 @@ type Rule struct {
 	MaxHold time.Duration `json:"max_hold,omitempty"`
 	// How many requests may wait for one key in this process. Default: 1000.
 	//
-	// Any more are refused at once.
+	// Further requests are refused at once.
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// How many requests hold a key at the same time, in all processes together (docs/recipes.md#at-most-n-at-a-time). Default: 1.
 	//
-	// 1 to 256: one number for all keys, or one number for each key, in their order. Each request holds one of this many slots. The upstream gets the
-	// slot, from 0 on, in the header `Redlock-Slot`, unless the request has several keys.
+	// 1 to 256: one number for all keys, or one number for each key, in the order of the keys. Each request holds one of this many slots. The
+	// upstream gets the slot, from 0 on, in the header `Redlock-Slot`, unless the request has several keys.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
 	// The request header with the fencing token. Default: `Fencing-Token`.
 	//
-	// The rule removes the header if a client sends it. It can't be a header with a meaning of its own, or one from which the key, the ID, the
-	// scope or the signature is read.
+	// The rule removes the header if a client sends it. The header can't be one that has a meaning of its own in HTTP, or from which the key, the ID,
+	// the scope or the signature is read.
 	FenceHeader string `json:"fence_header,omitempty"`
-	// The request header that says what was locked, such as `Redlock-Key` (docs/recipes.md#what-was-locked). Default: none.
+	// The request header with the values that were locked, such as `Redlock-Key` (docs/recipes.md#what-was-locked). Default: none.
 	//
-	// The header has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the limits of `fence_header`.
+	// The header has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the same limits as `fence_header`.
 	KeyHeader string `json:"key_header,omitempty"`
 	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
@@ -84,7 +84,7 @@ type Rule struct {
 	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many bytes of a response may wait with
 	// `buffer_response`. Default: 1 MiB, or the preset's.
 	//
-	// A longer body is refused with 413. The number is at most `body_budget`. A body that isn't needed has no limit.
+	// A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long a body that is read may take to arrive. Default: 10s.
 	//
@@ -97,14 +97,14 @@ type Rule struct {
 	// Reads the whole body before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as gRPC's. Default: off;
 	// with a preset on.
 	//
-	// Up to `max_body`; a longer body is refused.
+	// A body longer than `max_body` is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
 	// Keeps a response in memory for a client that takes it slowly, so that the lock need not wait for the client (docs/hosts.md#slow-clients).
 	// Default: off; with a preset on.
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
-	// How long a client may keep its response waiting before it is cut off. Default: 10s.
+	// How long a client may keep its response waiting before the client is cut off. Default: 10s.
 	//
 	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
@@ -112,8 +112,8 @@ type Rule struct {
 	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`,
 	// and one or more secrets of one sender. Each other sender has a `verify` of its own (docs/security.md#several-senders). Default: none.
 	//
-	// `standard-webhooks` accepts the headers of Svix too. Any of the secrets may have signed. They are best given as `{env.STRIPE_SECRET}` or
-	// `{file./run/secrets/stripe}`. A request without a signature is refused with 401. If the sender has a name, as in
+	// `standard-webhooks` accepts the headers of Svix, too. A signature made with any of the secrets is accepted. Give the secrets as
+	// `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`. A request without a signature is refused with 401. If the sender has a name, as in
 	// `verify stripe as acme {file./run/secrets/acme}`, the name is a part of the ID.
 	Verify []Verify `json:"verify,omitempty"`
 	// How far the time in a signature may be from now. Default: 5m.
@@ -151,8 +151,8 @@ type Rule struct {
 	RememberSize int64 `json:"remember_size,omitempty"`
 	// How many bytes of each master the responses of this process may take (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
 	//
-	// The number is less than 2 GiB. Further responses are not remembered. An eighth is reserved for responses of 4xx, which get no more. No
-	// scope takes more than three times as much as it leaves to others.
+	// The number is less than 2 GiB. Further responses are not remembered. An eighth is only for responses of 4xx, which get no more than that. No
+	// scope takes more than three times as much as it leaves free for others.
 	RememberQuota int64 `json:"remember_quota,omitempty"`
 	// Which statuses are final: numbers from 200 to 499, or `2xx`, `3xx`, `4xx`. Default: the preset's, or all but 401, 403, 408, 409, 423, 425
 	// and 429.
@@ -179,7 +179,7 @@ type Rule struct {
 	// With `run` the upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without an end. It is an error
 	// together with `remember`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
-	// How long the key stays locked after a handler has broken off, because the upstream may work on (docs/hosts.md#what-works-on). Default: 0.
+	// How long the key stays locked after a handler has broken off, because the upstream may still work (docs/hosts.md#what-works-on). Default: 0.
 	//
 	// A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
 	// `max_hold` in all.
@@ -224,25 +224,25 @@ type Rule struct {
 	Shutdown context.Context `json:"-"`
 	// Observer gets the outcomes of the requests, under the rule's name. Default: none.
 	Observer Observer `json:"-"`
-	// Logger gets a line for refused requests, every 10 s at most for each outcome, and for locks that were not released in order. Keys
-	// are never logged. A request waits for the Logger, unless it is the default. Default: with New the Locker's, otherwise none.
+	// Logger gets lines about refused requests (for each outcome, one line in 10 s at most), and about locks that were not released in order. Keys
+	// are never logged. A slow Logger delays requests; the Locker's Logger doesn't. Default: with New the Locker's, otherwise none.
 	Logger *slog.Logger `json:"-"`
 }
 
-// Verify says how the signatures of one sender of webhooks are checked, before the lock is taken, so that nobody without a secret can hold
-// a key.
+// Verify says how the signatures of one sender of webhooks are checked. They are checked before the lock is taken, so that nobody without a secret
+// can hold a key.
 type Verify struct {
 	// The provider that signs, which determines how the signature is checked: stripe, github, shopify, slack, standard-webhooks or adyen.
 	Scheme string `json:"scheme,omitempty"`
 	// The sender, such as a tenant: at most 128 printable bytes. The name, and not a secret, is a part of the ID of the sender's deliveries. All
 	// senders of a rule except one must have a name.
 	Name string `json:"name,omitempty"`
-	// The secrets, in Caddy best given as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A
-	// signature made with any of them is accepted, so that secrets can be rotated.
+	// The secrets, in Caddy best given as placeholders: {env.STRIPE_SECRET} or {file./run/secrets/stripe}. A signature made with any of the secrets
+	// is accepted, so that secrets can be rotated.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// String returns the name of the Verify in errors, which contains no secret.
+// String returns the name of the Verify for errors. It contains no secret.
 func (v Verify) String() string {
 	if v.Name == "" {
 		return "verify " + v.Scheme
@@ -266,7 +266,7 @@ const (
 	DefaultMaxHold     = 5 * time.Minute // how long a request may hold its lock
 	DefaultMastersWait = time.Second     // how long a request waits for masters
 
-	// DefaultResponseTimeout is how long a client may keep a response waiting unless something else is set.
+	// DefaultResponseTimeout is the ResponseTimeout of a rule that sets none.
 	DefaultResponseTimeout = 10 * time.Second
 
 	defaultReplayWindow = 5 * time.Minute
@@ -274,13 +274,13 @@ const (
 
 // The limits of remembered responses.
 const (
-	// DefaultRememberSize is how many bytes the body of a remembered response may have, unless something else is set.
+	// DefaultRememberSize is the RememberSize of a rule that sets none.
 	DefaultRememberSize = 64 << 10
 	// MaxRememberSize is the largest RememberSize, because headers need a part of the bytes that a master remembers for a lock.
 	MaxRememberSize = redlock.MaxResult - remember.HeaderRoom
-	// DefaultRememberQuota is how many bytes of each master one process may use for the responses of a rule, unless something else is set.
+	// DefaultRememberQuota is the RememberQuota of a rule that sets none.
 	DefaultRememberQuota = 1 << 30
-	// DefaultResponseBudget is how many bytes of memory may be used for responses that are being recorded, stored or replayed, all together.
+	// DefaultResponseBudget is how many bytes of memory all responses together may use while they are recorded, stored or replayed.
 	DefaultResponseBudget = remember.MemorySize
 )
 
@@ -303,8 +303,8 @@ func (rule *Rule) RuleName() string {
 	return cmp.Or(rule.Name, defaultName(rule.Keys, rule.Preset), IdempotencyHeader)
 }
 
-// setPreset copies the settings of the preset that the rule itself doesn't set. If the rule takes IDs from the header or from Dedupe, it gets no
-// other ID from the preset, because a request has one ID at most.
+// setPreset copies the settings of the preset that the rule itself doesn't set. If the rule sets IdempotencyKey or Dedupe, the preset's ID isn't
+// used, because a request has at most one ID.
 func (rule *Rule) setPreset(preset Preset) {
 	if len(rule.Keys) == 0 && preset.Key != "" {
 		rule.Keys = []string{preset.Key}
@@ -315,7 +315,7 @@ func (rule *Rule) setPreset(preset Preset) {
 	if !rule.identifiesByHeader() {
 		rule.Dedupe = cmp.Or(rule.Dedupe, preset.Dedupe)
 	}
-	if rule.hasID() { // a rule that has turned the preset's ID off needs no scope for it
+	if rule.hasID() { // otherwise the rule has turned the preset's ID off, and the scope is only for IDs
 		rule.Scope = cmp.Or(rule.Scope, preset.Scope)
 	}
 	if rule.RememberStatus == nil {
@@ -408,8 +408,8 @@ func (rule *Rule) checkNeeds(remembers bool) error {
 	return nil
 }
 
-// Placeholder is the function Placeholder for the templates of a rule. It refuses the FenceHeader, the KeyHeader and the SlotHeader, because the rule
-// removes them from each request before it reads anything.
+// Placeholder is the function Placeholder, except that it refuses the FenceHeader, the KeyHeader and the SlotHeader of the rule. The rule removes
+// these headers from each request before it reads anything.
 func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
 	if header, ok := strings.CutPrefix(name, "header."); ok {
 		switch {
@@ -428,8 +428,8 @@ func (rule *Rule) scopeIsAuthorization() bool {
 	return strings.Contains(strings.ToLower(rule.Scope), "header.authorization")
 }
 
-// Concurrency is how many requests may hold a key at the same time: one number for all keys of a rule, or one number for each key, in their order.
-// In JSON a single number needs no list.
+// Concurrency is how many requests may hold a key at the same time: one number for all templates of a rule, or one number for each template, in the
+// order of the templates. In JSON a single number needs no list.
 type Concurrency []int
 
 // UnmarshalJSON reads a number or a list of numbers.
@@ -445,7 +445,7 @@ func (c *Concurrency) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]int)(c))
 }
 
-// MarshalJSON writes what UnmarshalJSON reads.
+// MarshalJSON writes a single number without a list.
 func (c Concurrency) MarshalJSON() ([]byte, error) {
 	if len(c) == 1 {
 		return json.Marshal(c[0])
@@ -455,8 +455,8 @@ func (c Concurrency) MarshalJSON() ([]byte, error) {
 
 func (c Concurrency) of(key int) int { return c[min(key, len(c)-1)] }
 
-// byKey returns the number of holders of each key; from has the index of each key's template. If two templates make the same key, the smaller number
-// counts.
+// byKey returns how many requests may hold each key. from has the index of each key's template. If two templates make the same key, the smaller
+// number counts.
 func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	most := make(map[string]int, len(keys))
 	for i, key := range keys {
@@ -469,7 +469,7 @@ func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	return most
 }
 
-// Check returns an error unless there is one number, or as many numbers as keys, and each number is allowed.
+// Check returns an error unless there is one number, or as many numbers as keys, and each number is from 1 to redlock.MaxConcurrency.
 func (c Concurrency) Check(keys int) error {
 	if len(c) != 1 && len(c) != keys {
 		return fmt.Errorf("concurrency: %d numbers and %d keys: want one for all, or one for each", len(c), keys)

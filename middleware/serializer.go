@@ -7,12 +7,12 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Serializer serves requests by a Rule that was checked. Compile makes a Serializer.
+// Serializer serves requests by a Rule that Compile has checked.
 type Serializer struct{ rule *compiled }
 
-// Compile returns a Serializer for a rule. It is for programs with their own configuration, as New is for programs that have a handler. It calls
-// placeholder to compile the placeholders of templates, for example the method (*Rule).Placeholder. Errors begin with the name that the wrong setting
-// has in a configuration. Compile has no Locker, so only Serve notices a TTL that the Locker doesn't allow.
+// Compile returns a Serializer for a rule. It is for programs that read rules from their own configuration, such as Caddy's module. Other programs
+// use New. Compile calls placeholder, for example (*Rule).Placeholder, for the placeholders of templates. Each error begins with the name of the
+// wrong setting in a configuration, such as on_no_quorum. Compile has no Locker, so only Serve notices a TTL that the Locker doesn't allow.
 func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*Serializer, error) {
 	c, err := compile(rule, nil, placeholder)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Serializer) Rule() Rule { return s.rule.Rule }
 // has left. The context of next's request ends when the lease is lost. If the response to the request is remembered, Serve writes that response, and
 // doesn't call next.
 //
-// The error is a *Refusal if the request isn't served; then nothing has been written. Otherwise it is the error of next. After a refusal
+// The error is a *Refusal if the request isn't served; then Serve has written nothing. Otherwise it is the error of next. After a refusal
 // the body can still be read until the request's context ends, unless the client has stopped sending it.
 func (s *Serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http.Request, next HandlerFunc) error {
 	req := &serving{rule: s.rule, w: w, r: r, next: next, arrived: time.Now()}
@@ -50,11 +50,11 @@ func (s *Serializer) Explain(r *http.Request) Explanation { return s.rule.explai
 // ReadsBody reports whether bodies are read before a lock is taken.
 func (s *Serializer) ReadsBody() bool { return s.rule.readsBody }
 
-// Global returns the first template that makes the same key for all requests, or "". Such a template is nearly always a mistake, unless several
-// requests may hold its key.
+// Global returns the first template that makes the same key for all requests, if only one request may hold that key at a time; or "". Such a template
+// is nearly always a mistake.
 func (s *Serializer) Global() string { return s.rule.global() }
 
-// Warnings returns texts about settings for remembered responses that are valid, but nearly always a mistake.
+// Warnings returns warnings about settings for remembered responses that are valid, but nearly always a mistake.
 func (s *Serializer) Warnings() []string { return s.rule.warnings() }
 
 // UpstreamHeaders returns the headers that the rule may set for its upstream.

@@ -40,22 +40,22 @@ type serving struct {
 	next    HandlerFunc
 	arrived time.Time
 
-	turn        Turn                 // doesn't change any more once the handler has it
-	delivery    Delivery             // its ID is empty if the request has none, or if a rule around this one has locked the delivery
-	fingerprint remember.Fingerprint // the fingerprint of the request, if its response is remembered
-	asksPart    bool                 // the request has a range or a condition, so the response may be a part of the whole
+	turn        Turn                 // doesn't change any more when the handler runs
+	delivery    Delivery             // its ID is empty if the request has no ID, or if a rule around this one has locked the delivery
+	fingerprint remember.Fingerprint // the fingerprint of the request, if the rule remembers responses
+	asksPart    bool                 // the request has Range or a condition (If-…), so its response may be only a part of the whole
 
 	options []redlock.LockOption // the rule's options for locks, and the description of the request for operators
 
-	own       *redlock.Lock // the lock on the request's keys, or on its delivery if no other is needed
-	claimOnce sync.Once
-	exchange  *remember.Exchange // nil if the response is not remembered
+	own       *redlock.Lock      // the lock on the request's keys or, if there are no keys to lock, on its delivery
+	claimOnce sync.Once          // for the release of the lock on the delivery
+	exchange  *remember.Exchange // nil if the rule remembers no responses, or the request has no ID
 	decision  remember.Decision  // the part of the response that the masters are to remember
 
 	span     trace.Span
 	asked    time.Time // when the request began to ask for its locks
 	acquired time.Time // when the request got its lock; zero if it has none
-	ended    Outcome   // the outcome of the lock, once the handler has returned
+	ended    Outcome   // OutcomeAcquired, or OutcomeLost if the lock was lost; set when the handler has returned
 }
 
 func (s *serving) serve() error {
@@ -81,7 +81,7 @@ func (s *serving) serve() error {
 	span := s.startSpan()
 	first, err := s.acquire(keys)
 	if first == nil {
-		s.exchange.Free() // no response is replayed, so its memory is given back
+		s.exchange.Free() // no response is replayed, so give back the memory that was taken to read one
 	} else {
 		defer s.exchange.Close()
 	}
@@ -112,7 +112,7 @@ func (s *serving) serve() error {
 	return s.run()
 }
 
-// receive removes the headers that a client must not set. It returns the body that it puts into the request, or nil.
+// receive removes the headers that a client must not set, and wraps the body: see wrapBody.
 func (s *serving) receive() *body {
 	if s.r.Header == nil { // the request didn't come from a server
 		s.r.Header = make(http.Header)
@@ -123,7 +123,8 @@ func (s *serving) receive() *body {
 	return s.rule.wrapBody(s.w, s.r)
 }
 
-// admit derives the keys of the request and the ID of its delivery, or returns the error with which the request is refused before it asks for a lock.
+// admit checks the signature of the request, and derives its keys and the ID of its delivery. It returns the error for which the request gets no
+// lock.
 func (s *serving) admit() error {
 	err := s.permit()
 	if err == nil {
@@ -171,7 +172,7 @@ func (s *serving) identify() (err error) {
 		}
 	}
 	switch {
-	case s.delivery.ID != "": // the ID is locked even if a key is missing and the rule allows that
+	case s.delivery.ID != "": // even if a key is missing, because OnMissingKey allows that
 		return nil
 	case err == nil && s.rule.derive == nil:
 		return errNoID
@@ -226,11 +227,11 @@ func (s *serving) acquire(keys []string) (first *remember.Response, err error) {
 }
 
 // claim takes the lock on the delivery. A request that doesn't get this lock is a repeat, and may wait for the response to the first request. The
-// request holds this lock beside the lock on its keys, until unlockClaim is called. claim returns the delivery's remembered response, if there is
-// one.
+// request holds this lock beside the lock on its keys, until unlockClaim releases it. claim returns the delivery's remembered response, if there is
+// one. alone means that the request has no keys to lock.
 func (s *serving) claim(alone bool) (*remember.Response, error) {
 	opts := append(s.options, redlock.WithConcurrency(1))
-	if !alone { // the lock on the delivery ends with the request, or with the lock on the keys
+	if !alone { // the lock on the keys has a MaxHold, and when it ends, so does the lock on the delivery
 		opts = append(opts, redlock.WithMaxHold(0))
 	}
 	if s.rule.remembers != nil {
@@ -261,7 +262,7 @@ func (s *serving) claim(alone bool) (*remember.Response, error) {
 			} else if !s.exchange.AwaitRoom(s.r.Context()) {
 				return nil, errNoRoom
 			}
-			continue // ask the masters for the response again, because the request keeps no response in memory while it waits for room
+			continue // ask the masters for the response again, because the request has dropped the response while it waited for room
 		case errors.As(err, &held):
 			return nil, &duplicateError{held}
 		}
@@ -282,7 +283,7 @@ func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())
 	}
-	if s.rule.waitsForResponses() { // the request may have waited for its delivery already
+	if s.rule.waitsForResponses() { // the wait for the lock on the delivery is a part of the rule's Wait
 		opts = append(opts, redlock.WithWait(max(s.rule.Wait-time.Since(s.asked), 0)))
 	}
 	return s.wait(try, func(ctx context.Context) (*redlock.Lock, error) { return s.turn.locker.LockAll(ctx, keys, opts...) })
@@ -292,7 +293,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 	s.turn.Outcome, s.turn.Detail = outcome, detailOf(outcome, err)
 }
 
-// refuseBeforeLock refuses a request that admit has not admitted, or serves it without a lock.
+// refuseBeforeLock refuses a request for an error of admit or keysToLock, or serves it without a lock.
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
 	s.setOutcome(refusal.Turn.Outcome, err)
@@ -302,7 +303,7 @@ func (s *serving) refuseBeforeLock(err error) error {
 	return s.refuse(refusal)
 }
 
-// refuseWithoutLock refuses a request that could not get its lock, or serves it without one.
+// refuseWithoutLock refuses a request that could not get its lock, or serves it without a lock.
 func (s *serving) refuseWithoutLock(refusal *Refusal) error {
 	if s.turn.Outcome == OutcomeNoQuorum && s.rule.OnNoQuorum == Pass {
 		s.rule.logOutcome("request is served without its lock", s.turn, refusal.Err)
@@ -329,9 +330,9 @@ func (s *serving) run() error {
 	w, written := s.wrap()
 	if s.exchange != nil {
 		written.Recorder = s.exchange.Record(s.own.Context(), s.w.Header())
-		s.decision.Why = remember.BrokenOff // changed when the handler returns
+		s.decision.Why = remember.BrokenOff // stays if the handler panics
 	}
-	brokenOff, panicked := true, true // changed when the handler returns: net/http's proxies panic to break off a response
+	brokenOff, panicked := true, true // stay true if the handler panics, as httputil.ReverseProxy does to break off a response
 	defer func() {
 		written.End(panicked)
 		s.noteSlowClient(written)
@@ -368,8 +369,8 @@ func (s *serving) run() error {
 	return refusal
 }
 
-// acceptIdentity asks the handler for a response without compression, because a repeat may accept other encodings than the first request. It
-// returns a function that restores the header.
+// acceptIdentity sets Accept-Encoding so that the handler doesn't compress the response, because a repeat may accept other encodings than the first
+// request. It returns a function that restores the header.
 func (s *serving) acceptIdentity() (undo func()) {
 	accepted, sent := s.r.Header["Accept-Encoding"]
 	s.r.Header = maps.Clone(s.r.Header)
@@ -399,8 +400,8 @@ func (s *serving) conclude(written *response.Writer, broken bool, lost error) {
 	}
 }
 
-// handlerContext returns a context that ends with the lock, and with the locks of the rules around this one. It also ends when the client leaves,
-// unless the rule runs requests to their end.
+// handlerContext returns the context for the handler. It ends with the lock, and with the locks of the rules around this one. It also ends when the
+// client leaves, unless the rule runs requests to their end.
 func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 	lock := s.own
 	if lock == nil { // a rule around this one has the lock
@@ -428,7 +429,7 @@ func (s *serving) handlerContext() (context.Context, context.CancelFunc) {
 
 // pass serves the request without a lock of this rule.
 func (s *serving) pass() error {
-	s.turn.Lock = nil // the lock of an outer rule covers only some of the keys
+	s.turn.Lock = nil // keysToLock may have set an outer rule's lock, which covers only some of the keys
 	if s.rule.Observer != nil {
 		s.rule.Observer.Passed(s.rule.Name, s.turn.Outcome)
 	}
@@ -441,8 +442,8 @@ func (s *serving) pass() error {
 	return s.next(s.w, s.r.WithContext(context.WithValue(s.r.Context(), turnKey{}, &s.turn)))
 }
 
-// brokenOff reports whether a handler that has returned may have left work behind: it failed, it was canceled because its client has left, or the
-// status of its response says that it gave up on an upstream.
+// brokenOff reports whether work may still go on after the handler has returned. This is so if the handler failed, if it was canceled because its
+// client has left, or if the status of its response says that it gave up on an upstream.
 func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	switch {
 	case err != nil:
@@ -453,8 +454,8 @@ func (s *serving) brokenOff(written *response.Writer, err error) bool {
 	return written.Status == http.StatusBadGateway || written.Status == http.StatusGatewayTimeout
 }
 
-// release releases the locks, after HoldAfterAbort if the handler has broken off. Until then the locker renews the lock, and the
-// requests that wait for it keep their places. A Locker that closes releases the lock at once.
+// release releases the locks. If the handler has broken off, it releases them only after HoldAfterAbort. Until then the Locker renews the
+// lock, and the requests that wait for the lock keep their places. A Locker that closes releases the lock at once.
 func (s *serving) release(brokenOff bool) {
 	lock := s.own
 	s.ended = endOf(lock)
@@ -522,7 +523,7 @@ func (s *serving) logRelease(lock *redlock.Lock, err error) {
 // tells the log and the Observer whether the masters remember the response.
 func (s *serving) unlockClaim(result []byte) (tell func()) {
 	tell = func() {}
-	if result != nil { // the reason if releaseWith has released this lock already, when the lock on the keys was lost
+	if result != nil { // for the case that releaseWith has released this lock, because the lock on the keys was lost
 		tell = func() { s.noteRemembered(0, ReasonLostLease, nil) }
 	}
 	s.claimOnce.Do(func() {
@@ -551,8 +552,7 @@ func (s *serving) unlockWith(result []byte) (tell func()) {
 	}
 }
 
-// releaseWith releases the lock on the delivery when the lock on the keys is lost, so that the delivery can be repeated even if this request is
-// stuck.
+// releaseWith makes the lock on the delivery end when the lock on the keys is lost. So the delivery can be repeated even if this request is stuck.
 func (s *serving) releaseWith(lock *redlock.Lock) {
 	context.AfterFunc(lock.Context(), func() {
 		if context.Cause(lock.Context()) != context.Canceled { // otherwise the request has released its lock itself
@@ -570,8 +570,8 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 	ctx, cancel := s.handlerContext()
 	defer cancel()
 	err := s.next(w, s.r.WithContext(ctx))
-	// Handlers that come after next, such as handlers of errors, have no lock and must not find its token. Work that outlives next, as behind
-	// http.TimeoutHandler, may still read the old header, so it isn't changed.
+	// Handlers that run after next, such as handlers of errors, have no lock and must not find its token. A goroutine that outlives next, as with
+	// http.TimeoutHandler, may still read the old header map, so change a copy.
 	s.r.Header = maps.Clone(s.r.Header)
 	s.r.Header.Del(s.turn.fenceHeader)
 	s.r.Header.Del(SlotHeader)
@@ -581,14 +581,14 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 	return err
 }
 
-// wait calls lock, which waits. If the server is about to stop, it calls try instead, which doesn't wait.
+// wait takes a lock. It calls lock, which waits, or try, which doesn't, if the server is about to stop.
 func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
 	if s.rule.stopping() {
 		got, err = try(s.r.Context())
 	} else {
 		got, err = s.waitWhileServing(lock)
 	}
-	// A wait that Shutdown has ended returns ErrHeld, or only Canceled if no master had replied yet.
+	// If Shutdown has ended the wait, the error is ErrHeld or, if no master had replied yet, only Canceled.
 	ended := errors.Is(err, context.Canceled) && !errors.Is(err, redlock.ErrNoQuorum) && s.r.Context().Err() == nil
 	if (ended || errors.Is(err, redlock.ErrHeld)) && s.rule.stopping() {
 		err = errStopping
@@ -596,8 +596,8 @@ func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (
 	return got, err
 }
 
-// waitWhileServing calls acquire. When the call has taken longer than uncontended, waitWhileServing reads the body ahead, and ends the call if the
-// server is about to stop.
+// waitWhileServing calls acquire. If the call takes longer than uncontended, waitWhileServing reads the body ahead meanwhile, and ends the call when
+// the server is about to stop.
 func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock, error)) (*redlock.Lock, error) {
 	s.rule.observeWaits(1)
 	defer s.rule.observeWaits(-1)
@@ -627,7 +627,7 @@ func (s *serving) waitWhileServing(acquire func(context.Context) (*redlock.Lock,
 	return lock, err
 }
 
-// readShown notes the values of the keys that the upstream is to see.
+// readShown notes the values of the keys that the KeyHeader will show to the upstream.
 func (s *serving) readShown() (err error) {
 	if s.rule.KeyHeader == "" {
 		return nil
@@ -635,7 +635,7 @@ func (s *serving) readShown() (err error) {
 	if s.turn.shown, err = s.rule.keys.values(s.r); err != nil {
 		return err
 	}
-	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil { // the values of the outer rule are locked as well
+	if outer := s.turn.showing(s.rule.KeyHeader); outer != nil { // the header also shows the values that the outer rule has locked
 		for name, values := range outer.shown {
 			s.turn.shown[name] = append(s.turn.shown[name], values...)
 		}
@@ -669,7 +669,7 @@ func (s *serving) showOuterKey() {
 	}
 }
 
-// dryRun serves the request without a lock, and notes the outcome that it would have had. err is the error of admit, or nil.
+// dryRun serves the request without a lock, and notes the outcome that the request would have had with a lock. err is the error of admit, or nil.
 func (s *serving) dryRun(err error) error {
 	outcome := OutcomeDryRun
 	what := "refused"
@@ -749,7 +749,8 @@ func (s *serving) wrap() (http.ResponseWriter, *response.Writer) {
 	return response.Wrap(s.w, o)
 }
 
-// noteSlowClient logs that a client took its response slowly, and so perhaps kept the lock from others, unless that was logged just now.
+// noteSlowClient logs if a client took its response so slowly that it was cut off, or that the handler had to wait for it. It logs each of the two
+// once within the logPause.
 func (s *serving) noteSlowClient(written *response.Writer) {
 	message := "client took its response too slowly, and was cut off"
 	switch {
@@ -776,21 +777,21 @@ func (s *serving) observeAcquired(waited time.Duration) {
 	}
 }
 
-// observeUnlocked is called at the end of every request, and counts a request that had no lock of its own. observeReleased counts a request that had
-// one, when the lock is released.
+// observeUnlocked is called at the end of every request. It counts a request that has had no lock of its own. observeReleased counts all other
+// requests.
 func (s *serving) observeUnlocked() {
 	if s.acquired.IsZero() {
 		s.rule.observeDone(cmp.Or(s.turn.Outcome, OutcomeFailed), 0)
 	}
 }
 
-// observeReleased is called when the lock has been released. The release may have shown that the lock was lost.
+// observeReleased is called when the lock has been released. Sometimes only the release shows that the lock was lost.
 func (s *serving) observeReleased() {
 	end := s.own.End()
 	if end.Lost() {
 		s.ended = OutcomeLost
 	}
-	if end == redlock.EndGone { // in all other cases the span got the loss when it happened
+	if end == redlock.EndGone { // traceLoss has noted all other losses
 		s.noteLoss()
 	}
 	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
@@ -842,7 +843,7 @@ func (s *serving) traceLoss() (stop func()) {
 	return func() {
 		unhook()
 		if lock.Err() != nil {
-			lost() // or waits until the event is added
+			lost() // adds the event, or waits until the hook has added it
 		}
 	}
 }

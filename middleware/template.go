@@ -22,7 +22,7 @@ import (
 )
 
 // KeyFunc derives a lock key from a request. An error that matches ErrMissingKey, or an empty key, means that the request lacks
-// a part of the key; any other error means that no certain key can be made from it. Both are answered with 400.
+// a part of the key. Any other error means that it isn't certain which key the request has. In both cases the request is refused with 400.
 type KeyFunc func(*http.Request) (string, error)
 
 // PlaceholderFunc returns the function that reads the value of a placeholder, given its name without braces. The function Placeholder is
@@ -31,25 +31,25 @@ type PlaceholderFunc func(name string) (KeyFunc, error)
 
 // Template is a key template: text with placeholders in braces, such as "order:{path.1:int}". A literal brace is written \{ or \}.
 //
-// Different values make different keys. In each value every byte except letters, digits and "-._~" is written as %XX. Of these
-// four, those that separate two placeholders of the template are escaped too: "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y"
-// and "z", and "x:y%3Az" of "x" and "y:z".
+// Different values make different keys. In each value every byte except letters, digits and "-._~" is written as %XX. A "-", ".", "_"
+// or "~" is written as %XX, too, if it separates two placeholders of the template. For example, "{query.a}:{query.b}" makes "x%3Ay:z" of
+// "x:y" and "z", and "x:y%3Az" of "x" and "y:z".
 //
 // Besides the placeholders of its PlaceholderFunc, a template can have these, which make it read the body:
 //
 //	{body.a.b}          the field b of the object a in JSON, or the field a.b or a[b] of a form;
 //	                    a number is the index of an element of an array
-//	{body.items[].id}   that field of each element, which makes a key of each; it is an error if only some
-//	                    of the elements have it
+//	{body.items[].id}   the field id of each element of the list items. Each value makes a key of its own.
+//	                    It is an error if only some of the elements have the field
 //	{json.a} {form.a}   the same, but only in JSON, or only in a form
 //	{payload.a}         a field of the JSON in the field payload of a form, as GitHub and Slack send it
 //
 // And every placeholder can be combined:
 //
 //	{a|b}        the first of a and b that the request has
-//	{a|name=b}   the same, with "name=" before the value of b, so that it can't equal that of a
-//	{a&b}        each of a and b that the request has, which makes a key of each. It is for senders that you
-//	             trust: a client that leaves one out has fewer keys
+//	{a|name=b}   the same, with "name=" before the value of b, so that it can't equal a value of a
+//	{a&b}        all of a and b that the request has. Each value makes a key of its own. It is for senders that
+//	             you trust: a client that leaves out a or b locks fewer keys
 //	{a:int}      a, if it is a whole number; other kinds are int64, uuid and id
 type Template struct {
 	parts     []part
@@ -213,7 +213,7 @@ var (
 	ofClient = regexp.MustCompile(`^(http\.request\.)?(uri\.)?(path|query|header|cookie|body|json|form|payload)\.`)
 )
 
-// WithoutKind returns the placeholders that accept any text that a client sends.
+// WithoutKind returns the names of the placeholders that accept any text from a client.
 func (t *Template) WithoutKind() (names []string) {
 	for _, p := range t.parts {
 		for _, s := range slices.Concat(p.sources...) {
@@ -242,8 +242,8 @@ func cutKind(text string) (name, kind string, err error) {
 	return strings.ReplaceAll(text, `\:`, ":"), kind, nil
 }
 
-// addLiteral adds the text before the placeholder next. If next isn't the first placeholder, the text must contain a byte that no value
-// contains, so that the end of the value before it is certain.
+// addLiteral adds the text before the placeholder next. If next isn't the first placeholder, the text must contain a byte that no escaped value
+// contains. So it is certain where the value before the text ends.
 func (t *Template) addLiteral(text, next string) error {
 	if len(t.parts) > 0 {
 		separates := false
@@ -319,7 +319,7 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return "key part {" + e.Placeholder + "}: " + e.Err.Error() }
 
-// Unwrap returns ErrMissingKey, ErrAmbiguousKey, or the error that says what else is wrong with the value.
+// Unwrap returns ErrMissingKey, ErrAmbiguousKey, or an error for another fault of the value.
 func (e *KeyError) Unwrap() error { return e.Err }
 
 // ReadsBody reports whether a key of the template may contain a field of the body.
@@ -347,8 +347,8 @@ func (t *Template) in(r *http.Request) *bodyFields {
 //	{method}     the method
 //	{host}       the requested host, without its port
 //
-// A value that a request gives more than once is ErrAmbiguousKey. A template folds the values: everything that upstreams may
-// take for the same value makes one key; docs/keys.md has the table.
+// If a request gives a value more than once, the error is ErrAmbiguousKey. A template folds the values: all texts that upstreams may
+// take for the same value make one key. docs/keys.md has the table.
 func Placeholder(name string) (KeyFunc, error) {
 	kind, arg, _ := strings.Cut(name, ".")
 	switch {
@@ -451,7 +451,7 @@ func besideQuery(r *http.Request, wanted []fields.Field) (*fields.Found, error) 
 		return new(fields.Found), nil
 	}
 	header, err := oneHeader(r, "Content-Type")
-	header = strings.TrimSpace(header) // HTTP/2 leaves spaces, which a proxy's HTTP/1 loses
+	header = strings.TrimSpace(header) // HTTP/2 keeps spaces around a value; an upstream that gets HTTP/1 from a proxy doesn't see them
 	form := err == ErrAmbiguousKey || strings.Contains(strings.ToLower(header), "urlencoded")
 	if !form && (r.Method != http.MethodPost || header != "" && strings.IndexAny(header, ";,") != 0) {
 		return new(fields.Found), nil
@@ -483,7 +483,7 @@ func requestedHost(r *http.Request) (string, error) {
 
 var forwardedHost = regexp.MustCompile(`(?i)host\s*=[\s"]*([^\s",;]*)`)
 
-// encodedWord matches a text of RFC 2047, which CherryPy decodes.
+// encodedWord matches an encoded word of RFC 2047, which CherryPy decodes.
 var encodedWord = regexp.MustCompile(`=\?[^?]*\?[bBqQ]\?.*\?=`)
 
 const errEncodedWord = fold.Error("header has an encoded word of RFC 2047")
@@ -496,8 +496,8 @@ func hostname(hostport string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// oneHeader returns the value of a header. A header that some server takes for the same one, such as X_Order for X-Order, counts as a second value. A
-// trailer does as well, because some servers merge trailers into the headers.
+// oneHeader returns the value of a header. A header that some server takes for the same one, such as X_Order for X-Order, counts as a second value.
+// So does a trailer with such a name, because some servers merge trailers into the headers.
 func oneHeader(r *http.Request, name string) (string, error) {
 	if hasOtherHeader(r, name) {
 		return "", ErrAmbiguousKey
@@ -556,7 +556,7 @@ func isCookie(given string, own fields.Name) (bool, error) {
 	return false, nil
 }
 
-// isWithin reports whether some reader finds the wanted cookie inside another one: behind a space, a comma, or another character that ends a cookie
+// isWithin reports whether some reader finds the wanted cookie inside another one: after a space, a comma, or another character that ends a cookie
 // for that reader.
 func isWithin(pair string, own fields.Name) bool {
 	for rest, found := pair, true; found; {
@@ -569,7 +569,7 @@ func isWithin(pair string, own fields.Name) bool {
 		if len(name) < len(before) && alike(name, own) {
 			return true
 		}
-		if shorter := lastName(name, "-_.%"); len(shorter) < len(name) && alike(shorter, own) { // WebOb lets a name begin behind brackets, too
+		if shorter := lastName(name, "-_.%"); len(shorter) < len(name) && alike(shorter, own) { // for WebOb, a name can also begin after a bracket
 			return true
 		}
 	}
@@ -596,7 +596,7 @@ func cookieValue(text string) (string, error) {
 	if err := grammar.CookieValue(text); err != nil {
 		return "", err
 	}
-	value := strings.ReplaceAll(unescaped(text), "+", " ") // "+" is a plus to Node.js, and a blank to others: these count as one value
+	value := strings.ReplaceAll(unescaped(text), "+", " ") // Node.js reads "+" as a plus, and others as a space, so both count as one value
 	value = strings.TrimFunc(value, func(r rune) bool { return r == '"' || fold.IsBlank(r) })
 	if value == "" && strings.Trim(text, "\"") != "" { // some readers see an empty value here, and others a value
 		return "", errBadCookie
@@ -608,7 +608,7 @@ func cookieValue(text string) (string, error) {
 	return value, nil
 }
 
-// Key returns the lock key of a request, for templates that make only one. The error is a *KeyError.
+// Key returns the lock key of a request, for a template that makes only one key. The error is a *KeyError.
 func (t *Template) Key(r *http.Request) (string, error) {
 	if t.each >= 0 {
 		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
@@ -632,7 +632,7 @@ func (t *Template) Keys(r *http.Request) ([]string, error) {
 
 // key returns the key of a template whose placeholders have one value each.
 func (t *Template) key(from *bodyFields) (string, error) {
-	key, one := make([]byte, 0, maxKey), [1]string{} // with these sizes neither is allocated on the heap
+	key, one := make([]byte, 0, maxKey), [1]string{} // with fixed sizes, neither is allocated on the heap
 	for i := range t.parts {
 		p := &t.parts[i]
 		if p.sources == nil {

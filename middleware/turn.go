@@ -14,18 +14,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Turn is one request's hold on its lock, from acquire to release. A handler finds the turn of its request with TurnFromContext.
+// Turn says how one rule has treated one request: which keys it has locked, or why it has locked none. A handler finds the turn of its request with
+// TurnFromContext.
 type Turn struct {
 	Key     string        // the lock keys, separated by spaces; a key of more than 200 bytes is hashed
-	Rule    string        // the name of the rule that has the lock
-	Outcome Outcome       // OutcomeAcquired, or the reason why the request is served without a lock
-	Detail  string        // the reason why there is no lock, such as a missing part of the key; safe for clients, without values and masters
-	Waited  time.Duration // the time from the request's arrival until it had its lock
+	Rule    string        // the name of the rule
+	Outcome Outcome       // OutcomeAcquired, or why the request has no lock
+	Detail  string        // the reason why there is no lock, such as a missing part of the key; without values and masters, so clients may see it
+	Waited  time.Duration // the time from the request's arrival until it had its lock, or was refused
 	Lock    *redlock.Lock // nil if the request is served without a lock
 
 	keys        []string
 	concurrency int            // how many requests may hold each key
-	most        map[string]int // how many may hold each key, if the rule has a number for each
+	most        map[string]int // how many requests may hold each key, if the rule has a number for each key
 	locker      *redlock.Locker
 	fenceHeader string
 	keyHeader   string
@@ -35,7 +36,7 @@ type Turn struct {
 	dryRun      bool                // the rule refuses nothing
 
 	claimed  *redlock.Lock // the lock on the delivery; nil for none
-	claimKey string
+	claimKey string        // the lock key of the delivery
 }
 
 type turnKey struct{}
@@ -78,7 +79,8 @@ func (t *Turn) claimer() *Turn {
 	return nil
 }
 
-// keysToLock returns the keys of the request that no rule around this one holds. Until these are locked, the turn has the outer rule's lock.
+// keysToLock returns the keys of the request that no rule around this one holds. If a rule around this one holds a key, the turn has that rule's lock
+// until it gets its own.
 func (t *Turn) keysToLock() (keys []string, err error) {
 	if t.outer == nil {
 		return t.keys, nil
@@ -99,7 +101,7 @@ func (t *Turn) setFence(r *http.Request) {
 	r.Header.Set(t.fenceHeader, strconv.FormatUint(t.Lock.Fence(), 10))
 }
 
-// setOuterFence sets the header to the fence of a rule around this one. The header was removed before, with the headers that the client sent.
+// setOuterFence sets the header to the fence of the rule around this one that uses the same header, if there is such a rule.
 func (t *Turn) setOuterFence(r *http.Request, header string) {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && fold.SameHeader(outer.fenceHeader, header) {
@@ -109,12 +111,12 @@ func (t *Turn) setOuterFence(r *http.Request, header string) {
 	}
 }
 
-// note is where NoteTurn finds the turn of its request.
+// note keeps the turn of a request for the function that NoteTurn has returned.
 type note struct{ turn atomic.Pointer[Turn] } // atomic because a handler may outlive its request, as behind http.TimeoutHandler
 
 type noteKey struct{}
 
-// noteIn gives the turn to NoteTurn, if a middleware has called NoteTurn for this request.
+// noteIn stores the turn in the note of the request, if a middleware has called NoteTurn for this request.
 func (t *Turn) noteIn(ctx context.Context) {
 	if note, ok := ctx.Value(noteKey{}).(*note); ok {
 		note.set(t)
@@ -141,7 +143,8 @@ func NoteTurn(ctx context.Context) (context.Context, func() (Turn, bool)) {
 	}
 }
 
-// set notes a turn that has ended. If the turn of an inner rule is noted already, it stays, because it says more, unless this turn has lost its lock.
+// set notes a turn that has ended. It keeps the turn of an inner rule that was noted before, because that says more, unless this turn has lost its
+// lock.
 func (n *note) set(turn *Turn) {
 	if turn.Outcome != "" && (n.turn.Load() == nil || turn.Now().Outcome == OutcomeLost) {
 		n.turn.Store(turn)
@@ -149,7 +152,7 @@ func (n *note) set(turn *Turn) {
 }
 
 // Now returns the turn with the present state of its lock. If the lock was lost, the Outcome is OutcomeLost in place of OutcomeAcquired, and Detail
-// has the reason. That holds even if only the release has shown the loss.
+// has the reason. This includes a loss that only the release has shown.
 func (t Turn) Now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
 		if end := t.Lock.End(); end.Lost() || end == redlock.EndClosed {
@@ -176,19 +179,20 @@ func (t Turn) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// uncontended is how long it usually takes at most to get a free lock. A request that waits longer reads its body ahead, and gives up when the server
-// is about to stop.
+// uncontended is how long it usually takes at most to get a lock that nobody holds. A request that waits longer reads its body ahead, and gives up
+// when the server is about to stop.
 const uncontended = 10 * time.Millisecond
 
 // SlotHeader is the request header with the slot, for the upstream of a rule with Concurrency. Every rule removes this header from requests of
 // clients.
 const SlotHeader = "Redlock-Slot"
 
-// errNarrower is the error for a request that would wait for its own lock.
+// errNarrower is the error for a request whose key a rule around this one has locked with a larger concurrency. Under this rule the request could
+// wait for its own lock.
 var errNarrower = &refusalReason{outcome: OutcomeFailed, text: "a rule around this one has a larger concurrency for the same key"}
 
-// Slot returns the slot of the request, from 0 on: no other request with the same key has the same slot at the same time. It reports false
-// under a rule without Concurrency, for a request without a lock, and for one with several keys: Lock.SlotOf has their slots.
+// Slot returns the slot of the request, from 0 on: no other request with the same key has the same slot at the same time. It reports false under a
+// rule without Concurrency, for a request without a lock, and for a request with several keys. For several keys, see Lock.SlotOf.
 func (t Turn) Slot() (slot int, ok bool) {
 	if t.Lock == nil || len(t.keys) != 1 || t.mostOf(t.keys[0]) < 2 {
 		return 0, false
@@ -213,7 +217,7 @@ func (t *Turn) mostOf(key string) int {
 	return t.concurrency
 }
 
-// showing returns the turn of the outer rule that shows its key in this header, or nil.
+// showing returns the turn of the outer rule that shows its locked values in this header, or nil.
 func (t *Turn) showing(header string) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
 		if outer.Lock != nil && outer.keyHeader != "" && fold.SameHeader(outer.keyHeader, header) {
