@@ -147,7 +147,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	switch {
 	case request.Once != nil && time.Duration(*request.Once) < time.Millisecond:
 		return nil, fmt.Errorf("once %v: must be at least 1ms", time.Duration(*request.Once))
-	case request.OncePer != nil && time.Duration(*request.OncePer) < redlock.MinPeriod: // 0 is none in the library
+	case request.OncePer != nil && time.Duration(*request.OncePer) < redlock.MinPeriod: // the library wouldn't refuse 0, which means no period there
 		return nil, fmt.Errorf("once_per %v: must be at least %v", time.Duration(*request.OncePer), redlock.MinPeriod)
 	case request.Once != nil && request.OncePer != nil:
 		return nil, errors.New("once and once_per: want one of them")

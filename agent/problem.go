@@ -33,7 +33,8 @@ func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
 }
 
-// doneProblem is the problem for a client whose work another client has already done: with its result, or for the work of a period with the times.
+// doneProblem is the problem for a client whose work another client has already done. It contains the result of the work or, with once_per, when the
+// work was done and when it may be done again.
 func doneProblem(done *redlock.DoneError, ofPeriod bool) *problem {
 	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "its result is remembered", outcome: "done"}
 	switch {

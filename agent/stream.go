@@ -171,7 +171,7 @@ type lostLine struct {
 
 // releasedLine is the last line for a client that has released its lock.
 type releasedLine struct {
-	Released    bool   `json:"released"`              // the client still had the lock when it released it
+	Released    bool   `json:"released"`              // the lock had not ended before the client released it
 	Unconfirmed bool   `json:"unconfirmed,omitempty"` // the key may stay locked until the TTL is over
 	Forgotten   bool   `json:"forgotten,omitempty"`   // the work is done, but no quorum remembers it
 	Detail      string `json:"detail,omitempty"`

@@ -483,8 +483,8 @@ func wrapped(w http.ResponseWriter) iter.Seq[http.ResponseWriter] {
 	}
 }
 
-// patient reads from a source whose reads can't be interrupted, or must not be, because the handler will read on. A reader that times out leaves its
-// unfinished read to the next reader. If there is no next reader, the body ends the read.
+// patient reads from a source whose reads can't be interrupted, or must not be, because the handler will continue to read. A reader that times out
+// leaves its unfinished read to the next reader. If there is no next reader, stopReading ends the read.
 type patient struct {
 	source io.Reader
 	buffer []byte

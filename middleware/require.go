@@ -116,8 +116,8 @@ func (q *Required) Check(r *http.Request) *Refusal {
 	return refusal
 }
 
-// Expect returns the refusal that a request would get after these rules, the outermost first. It returns nil if Check would refuse nothing, or if one
-// of the rules would refuse the request itself. It takes no lock, and ignores the DryRun of the Requirement.
+// Expect returns the refusal that a request would get after these rules, the outermost first. It returns nil if Check would let the request through,
+// or if one of the rules would refuse it. It takes no lock, and ignores the DryRun of the Requirement.
 func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
 	var turn *Turn
 	for _, e := range rules {

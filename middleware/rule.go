@@ -188,7 +188,7 @@ type Rule struct {
 	//
 	// `{http.redlock.outcome}` is the outcome that a request would have had.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Shows operators who has sent a request that holds a key or waits for it (docs/commands.md#inspect). It is personal data. Default: off.
+	// Shows operators who has sent a request that holds a key or waits for it (docs/commands.md#inspect). This is personal data. Default: off.
 	//
 	// Operators of any machine see the authenticated user (User) and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
@@ -276,7 +276,7 @@ const (
 const (
 	// DefaultRememberSize is the RememberSize of a rule that sets none.
 	DefaultRememberSize = 64 << 10
-	// MaxRememberSize is the largest RememberSize, because headers need a part of the bytes that a master remembers for a lock.
+	// MaxRememberSize is the largest RememberSize. It is less than redlock.MaxResult, because the headers need room, too.
 	MaxRememberSize = redlock.MaxResult - remember.HeaderRoom
 	// DefaultRememberQuota is the RememberQuota of a rule that sets none.
 	DefaultRememberQuota = 1 << 30

@@ -581,7 +581,7 @@ func (s *serving) handOver(w http.ResponseWriter) error {
 	return err
 }
 
-// wait takes a lock. It calls lock, which waits, or try, which doesn't, if the server is about to stop.
+// wait takes a lock. It calls lock, which may wait for the lock. If the server is about to stop, it calls try instead, which never waits.
 func (s *serving) wait(try, lock func(context.Context) (*redlock.Lock, error)) (got *redlock.Lock, err error) {
 	if s.rule.stopping() {
 		got, err = try(s.r.Context())

@@ -515,7 +515,7 @@ func hasOtherHeader(r *http.Request, name string) bool {
 }
 
 // cookie reads the header Cookie itself, because net/http drops malformed cookies that an upstream may read. Some readers find a cookie wherever its
-// name stands before an equals sign, so the name may stand nowhere else. own is the name as such readers see it.
+// name stands before an equals sign, so cookie refuses a request with the name in a second place. own is the name as such readers see it.
 func cookie(r *http.Request, name string, own fields.Name) (value string, err error) {
 	if err := grammar.Cookies(r.Header["Cookie"]); err != nil {
 		return "", err

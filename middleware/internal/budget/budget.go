@@ -10,17 +10,16 @@ import (
 const (
 	smallBody = 16 << 10 // bytes; most bodies are smaller
 	keptPart  = 8        // 1/keptPart of a budget is reserved for small bodies
-	share     = 3        // a client may take this many times as much as it leaves to others
+	share     = 3        // a client may take this many times as much as it leaves free for others
 )
 
-// Budget bounds how many bytes of bodies, or of responses, are in memory at once. A body takes room as it arrives, and waits if
-// there is none. A part of the budget is reserved for bodies of up to 16 KiB. No client takes more than three times as much as it
-// leaves to others.
+// Budget bounds how many bytes of bodies, or of responses, are in memory at once. A body takes room as it arrives, and waits if there is none. A part
+// of the budget is reserved for bodies of up to 16 KiB. No client takes more than three times as much as it leaves free for others.
 type Budget struct {
 	size int64
 
 	mu      sync.Mutex
-	largest int64       // the most bytes that any body so far was allowed
+	largest int64       // the largest size that was allowed for a body so far
 	pools   [pools]Pool // by kind of room
 	line    []*waiting
 	first   *Portion // the portion that may use the room "last"; nil for none
@@ -29,17 +28,16 @@ type Budget struct {
 const (
 	common = iota
 	small  // reserved for small bodies
-	last   // reserved for the first body in line; as large as the largest body may be
+	last   // reserved for the first body in line; its size is that of the largest allowed body
 	pools
 )
 
-// A body that waits for the rest of its room keeps the room that it has, for which other bodies may wait. Bodies can't wait for each
-// other forever, because the first one in line can always be completed: the room "last" is large enough for any body. Only the first
-// body takes from it, and when that body is complete, its handler waits for no room, like the handlers of all complete bodies. When
-// the first body is complete, or has run out of time, the next one becomes the first. (If a body may be larger than all bodies before
-// it, "last" may be too small for it until the others are done.)
+// A body that waits for the rest of its room keeps the room that it has, and other bodies may wait for that room. Still, bodies can't wait for each
+// other forever, because there is always room for the first body in line: the room "last" is large enough for any body, and only the first body takes
+// from it. When the first body is complete, its handler waits for no more room. When it is complete, or has run out of time, the next body in line
+// becomes the first. (If a body may be larger than all bodies before it, "last" may be too small for it until the others are done.)
 
-// New returns a budget of so many bytes. No body may be larger.
+// New returns a budget of size bytes. No body may be larger.
 func New(size int64) *Budget {
 	b := &Budget{size: size}
 	for kind := range b.pools {
@@ -66,7 +64,7 @@ func (b *Budget) Usage() (used, size int64) {
 	return used, b.size
 }
 
-// Pool is the room of one kind, which all clients share. It is not safe for concurrent use.
+// Pool counts the room of one kind that each client has taken. It is not safe for concurrent use.
 type Pool struct {
 	used int64
 	of   map[string]int64 // by client
@@ -76,7 +74,7 @@ func NewPool() Pool { return Pool{of: make(map[string]int64)} }
 
 func (p *Pool) Used() int64 { return p.used }
 
-// Leaves reports whether the client may take this much more: it must leave enough of the limit to other clients.
+// Leaves reports whether the client may take this much more. It may if it then leaves enough of the limit for other clients.
 func (p *Pool) Leaves(client string, more, limit int64) bool {
 	left := limit - p.used - more
 	return left >= 0 && (p.of[client]+more)/share <= left
@@ -203,7 +201,7 @@ func (p *Portion) Take(ctx context.Context, more int64) bool {
 	return false
 }
 
-// Settle gives back all room except for so many bytes. Call it when the body needs no more room, so that the next body becomes the first.
+// Settle gives back all room except for this many bytes. Call it when the body needs no more room, so that the next body in line becomes the first.
 func (p *Portion) Settle(keep int64) {
 	b := p.budget
 	b.mu.Lock()

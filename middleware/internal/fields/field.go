@@ -37,7 +37,7 @@ var (
 
 var errBadNumber error = fold.Error("number is too large, or too close to 0")
 
-// Field says where in a body or query a value is, such as data.object.id.
+// Field is a field of a body or query, given by its path, such as data.object.id.
 type Field struct {
 	Format string // json, form, or payload (JSON in a field of a form) if the body must be of this format; empty if any format will do
 
@@ -46,7 +46,7 @@ type Field struct {
 	each bool     // the field may have several values
 
 	name, bracketed string     // the name in a form, as order.id and as order[id]
-	names           []ownNames // all spellings of the name; more than one element for alternatives in one list
+	names           []ownNames // the spellings of the name; one element for this field, and one for each field that Join has merged
 }
 
 // ownNames are all names that some reader of a form takes for the name of a field.
@@ -94,8 +94,8 @@ func Parse(text string) (Field, error) {
 
 func (f *Field) Several() bool { return f.each }
 
-// Join merges the next field into this one if both are in the same list, and reports whether it did. With
-// {body.items[].a|body.items[].b} each element of the list has a value for a or for b.
+// Join merges the field next into this one if both are in the same list, and reports whether it did. With {body.items[].a|body.items[].b}, each
+// element of the list may have a value for a or for b.
 func (f *Field) Join(next Field) bool {
 	if !f.each || !next.each || f.Format != next.Format {
 		return false
@@ -136,8 +136,8 @@ type Found struct {
 	large   []string // numbers in Values that many readers round
 	missing bool     // the field is missing or empty, in the body or in one element of a list
 
-	absent    bool   // the JSON has nothing along the path
-	unwrapped *Found // the values at the path without its first name, in JSON
+	absent    bool   // the JSON lacks the first name of the path
+	unwrapped *Found // the values in JSON at the path without its first name
 }
 
 // Unwrapped returns the values that Rails finds if the field is missing, or nil. Rails wraps JSON in the name of the resource, so it finds order.id
@@ -164,7 +164,8 @@ func (f *Found) Result() ([]string, error) {
 	return f.Values, nil
 }
 
-// Some reports whether values were found despite this error. Placeholders that lock the values of several fields together can use them.
+// Some reports whether Result returns the values that were found together with this error. Placeholders that lock the values of several fields
+// together can use these values.
 func Some(err error) bool { return err == nil || err == ErrPartly || err == ErrNotScalar }
 
 // Rounded returns the large numbers of Values as many readers round them.
@@ -178,8 +179,7 @@ func (f *Found) Rounded() []string {
 	return rounded
 }
 
-// fail notes the error that keeps the values from being used. The first error stays, except for ErrNotScalar, which some placeholders
-// ignore.
+// fail notes an error for the field. The first error stays, except that any other error replaces ErrNotScalar, which some placeholders ignore.
 func (f *Found) fail(err error) {
 	if !f.failed() {
 		f.Err = err
@@ -212,8 +212,8 @@ func (f *Found) addText(value []byte) {
 	f.add(text)
 }
 
-// addNumber adds a number in one spelling, which 42, 42.0 and 4.2e1 have in common. For a fraction it also adds the whole numbers to
-// which some readers cut or round it. A large number stays exact: Rounded returns the value that other readers find.
+// addNumber adds a number in one spelling, which is the same for 42, 42.0 and 4.2e1. For a fraction it also adds the whole numbers that some readers
+// make of it. A large number stays exact. Rounded returns the value that other readers find for it.
 func (f *Found) addNumber(text string) {
 	if f.failed() || slices.Contains(f.large, text) { // parsing some numbers takes long
 		return
@@ -253,7 +253,7 @@ func (f *Found) addFirst(alternatives []Found) {
 		if err != nil {
 			f.fail(err)
 		} else {
-			for _, value := range values { // one number can have several values
+			for _, value := range values { // a number with a fraction has several values
 				f.add(value)
 			}
 			f.addLarge(a.large...)

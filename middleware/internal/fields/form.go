@@ -13,7 +13,7 @@ import (
 
 const (
 	maxPairs     = 1_000  // the most pairs in a form or query; PHP, Express and node's querystring drop any further ones
-	maxCollected = 10_000 // the most pairs that may be fields, in bytes that some reader takes for a form although they are declared otherwise
+	maxCollected = 10_000 // the most pairs that may be fields, in JSON or a query that some reader takes for a form
 )
 
 var (
@@ -57,8 +57,8 @@ func InForm(raw []byte, fields []Field) ([]Found, error) {
 	return results, nil
 }
 
-// Collect returns all values of the fields that some reader may find if it takes the bytes for a form or a query. The bytes are declared as
-// something else, or some reader merges them with the body. If too many pairs may be the fields, all of the results have an error.
+// Collect returns all values of the fields that some reader may find if it takes the bytes for a form. The bytes are JSON, or a query that some
+// reader merges with the body, for example. If too many pairs may be the fields, all of the results have an error.
 func Collect(raw []byte, fields []Field) []Found {
 	results := make([]Found, len(fields))
 	if bytes.IndexByte(raw, '=') < 0 {
@@ -138,7 +138,7 @@ func AppendUnescaped(to, text []byte) []byte {
 	return to
 }
 
-// Payload is the format of a field that is in JSON, when this JSON is the value of the field "payload" of a form. GitHub and Slack send such forms.
+// Payload is the format of a field in JSON that is itself the value of the field "payload" of a form. GitHub and Slack send such forms.
 const Payload = "payload"
 
 // InPayload finds the fields of the format payload in the JSON inside a form. Their values replace the values that the form itself has
@@ -178,7 +178,7 @@ func HasPayload(query []byte, fields []Field) bool {
 	return err != nil || found.Err != nil || len(found.Values) > 0
 }
 
-// payloadOf returns the payload of a form, with its escapes.
+// payloadOf returns the value of the field "payload" of a form, still escaped.
 func payloadOf(raw []byte) (payload []byte, err error) {
 	wanted, err := Parse(Payload)
 	if err != nil {

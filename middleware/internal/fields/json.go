@@ -35,9 +35,9 @@ type jsonReader struct {
 // cursor says that the next value may belong to a field.
 type cursor struct {
 	field int
-	rest  []step // the rest of the field's path, from the next value on
-	or    [][]step
-	list  int // in a cursor of asElements: the index of the field whose path has a list where the JSON has an object
+	rest  []step   // the rest of the field's path, from the next value on
+	or    [][]step // as in Field
+	list  int      // in a cursor of asElements: the index of the field whose path has a list where the JSON has an object
 }
 
 func (c cursor) next() cursor {
@@ -45,14 +45,14 @@ func (c cursor) next() cursor {
 	return c
 }
 
-// InJSON finds fields in JSON. The decoder reads half of a surrogate pair, such as \ud83d, as U+FFFD. JavaScript and Python write such
-// a half for a text that was cut inside an emoji. So it is an error only in the value of a field, and elsewhere no reason to refuse a request.
+// InJSON finds fields in JSON. The decoder reads half of a surrogate pair, such as \ud83d, as U+FFFD. JavaScript and Python write such a half for a
+// text that was cut inside an emoji. So InJSON refuses a half only in the value of a field.
 func InJSON(raw []byte, fields []Field) ([]Found, error) {
 	if !utf8.Valid(raw) {
 		return nil, grammar.ErrJSON
 	}
 	j := jsonReader{
-		// Names are compared below, and only on the way to fields; to compare all, the decoder would have to remember them.
+		// Names are compared below, and only on the way to fields. The decoder would have to remember all names to compare them.
 		Decoder: jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)),
 		found:   make([]Found, 2*len(fields)),
 	}
@@ -139,7 +139,7 @@ func (j *jsonReader) object(at []cursor) error {
 				continue
 			}
 			if name != c.rest[0].name && slices.ContainsFunc(at, func(c cursor) bool { return len(c.rest) > 0 && c.rest[0].name == name }) {
-				continue // the rule has a field with exactly this name
+				continue // another field of the rule has exactly this name
 			}
 			if seen[i] || name != c.rest[0].name {
 				j.found[c.field].fail(ErrAmbiguous)
@@ -164,8 +164,8 @@ func (j *jsonReader) object(at []cursor) error {
 
 var brackets = strings.NewReplacer("[", ".", "]", "")
 
-// isShortcut reports whether some library takes the name of one member, written with dots, for a whole path. Lodash's get looks for a member
-// "order.id" before it follows the path.
+// isShortcut reports whether some library takes the name of one member, written with dots, for a whole path. For example, Lodash's get looks for a
+// member "order.id" before it looks for the member "id" of the object "order".
 func isShortcut(name string, path []step) bool {
 	if len(path) < 2 {
 		return false
@@ -194,8 +194,8 @@ func joined(name string) string {
 	return name[:len(name)-len(first)] + separators.Replace(first)
 }
 
-// asElements returns cursors for the members of objects that stand where a path has a list. PHP takes such an object for a list; other
-// readers find nothing in it. So these values are found separately, and the request is refused if there is any.
+// asElements returns cursors for the members of an object that stands where the path of a field has a list. PHP takes such an object for a list, and
+// other readers find nothing in it. So the values in it are found separately, and the request is refused if there are any.
 func (j *jsonReader) asElements(at []cursor) []cursor {
 	var elements []cursor
 	for _, c := range at {

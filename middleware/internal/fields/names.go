@@ -14,7 +14,7 @@ import (
 type nameStep struct {
 	text     string
 	any      bool // this step is any index of a list
-	optional bool // a form may leave out this step, the index of a list, as items[] does
+	optional bool // the step is the index of a list, which a form may leave out, as in items[]
 }
 
 // steps returns the steps of the field's name, spelled as in a Name.
@@ -166,8 +166,8 @@ func (n Name) is(f *Field) (same, inside bool) {
 	return false, inside
 }
 
-// isInside reports whether the rest of a name leads into the name before it. Brackets do. For the library qs, a list's index behind a dot
-// does as well.
+// isInside reports whether a name with this rest belongs to a field inside the field named before it. That is so if the rest begins with a bracket
+// or, for the library qs, with a dot and a digit.
 func isInside(rest []byte) bool {
 	return len(rest) > 1 && (rest[0] == '[' || rest[0] == '.' && fold.IsDigit(rest[1]))
 }

@@ -28,8 +28,8 @@ const (
 	inNumbers = " +-._e" // the characters that a number may have besides digits
 )
 
-// maxFolded is how many bytes a value that isn't ASCII may have, because NFKC turns one byte into up to 11, and the key has up to three for
-// each of these. ASCII values from headers and paths have no such limit.
+// maxFolded is how many bytes a value with characters beyond ASCII may have, because NFKC turns one byte into up to 11 bytes, and the key has up to
+// three bytes for each of these. ASCII values from headers and paths have no such limit.
 const maxFolded = 4 << 10
 
 // Error says why no key is made from a value. Its text contains nothing from the request, so clients may see it.
@@ -49,7 +49,7 @@ const ErrTooLong Error = "longer than 4096 bytes, with other characters than tho
 // Value returns a value in its one spelling: in lower case, without spaces around it, with ordinary letters and digits in place of
 // their variants, and with numbers in their shortest form.
 func Value(value string) (string, error) {
-	for range maxReadings { // a result may have a shorter spelling itself: without its hyphen, -1e31 is a UUID
+	for range maxReadings { // the spelling of a value may itself have another spelling: without its hyphen, -1e31 is a UUID
 		if isPlain(value) {
 			break
 		}
@@ -153,7 +153,7 @@ func isUUID(text string) bool {
 	return ok
 }
 
-// isPlain reports whether a value is already in its one spelling, as most values are.
+// isPlain reports whether it is certain, after a quick look, that a value is already in its one spelling. Most values are.
 func isPlain(value string) bool {
 	uuid, is := uuidDigits(value)
 	if is && value != hyphenated(uuid) {
@@ -175,13 +175,13 @@ func isPlain(value string) bool {
 	return value != "" && !hasBase(value) && (noNumber || digits+inNumber < len(value) || inNumber == 0 && value[0] != '0')
 }
 
-// unicodeVersion is the version of Unicode whose characters a key may have. Other releases of Go have tables of other versions, which hardly
-// change the characters of an older version. TestKeysStay checks that no key changes.
+// unicodeVersion is the version of Unicode whose characters a key may have. A newer release of Go may have tables of a newer version, which hardly
+// change the characters of this version. TestKeysStay checks that no key changes.
 const unicodeVersion = "15.0.0"
 
 var assigned = rangetable.Assigned(unicodeVersion)
 
-// isUncertain reports whether only some programs know the character.
+// isUncertain reports whether a character has no meaning in that version of Unicode, or is for private use, so that programs treat it differently.
 func isUncertain(r rune) bool {
 	return r >= utf8.RuneSelf && (!unicode.Is(assigned, r) || unicode.Is(unicode.Co, r))
 }
@@ -195,7 +195,7 @@ var severalLetters = strings.NewReplacer("ß", "ss", "æ", "ae", "œ", "oe", "ø
 // unseen are the characters that some reader trims or some database ignores: marks, format characters and fillers.
 var unseen = []*unicode.RangeTable{unicode.M, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point}
 
-// alsoUnseen are a blank of Braille, a musical note without ink, and strokes that lengthen words in Arabic and N'Ko.
+// alsoUnseen are a blank of Braille, an invisible musical note, and strokes that lengthen words in Arabic and N'Ko.
 const alsoUnseen = "\u2800\U0001d159\u0640\u07fa"
 
 const toHiragana = 'ァ' - 'ぁ'
@@ -220,7 +220,7 @@ func foldRune(r rune) rune {
 	return unicode.ToLower(unicode.ToUpper(r))
 }
 
-// withoutUnderscores drops underscores, and spaces as well, as Spring does. A space behind "e" may have been a plus sign before a form was read.
+// withoutUnderscores drops underscores, and also spaces, as Spring does. A space after "e" may have been a plus sign before a form was read.
 var withoutUnderscores = strings.NewReplacer("_", "", " ", "")
 
 // foldNumber returns a number in its shortest form, and any other text as it is. It keeps whole numbers exact.
@@ -263,8 +263,8 @@ func hasBase(text string) bool {
 	return len(text) > 1 && (text[0] == '#' || text[0] == '&' || text[0] == '0' && strings.IndexByte("xob", text[1]) >= 0)
 }
 
-// inBase returns a number in another base than ten in decimal digits, and any other text as it is. It doesn't read numbers beyond a float64,
-// because they are addresses and hashes.
+// inBase returns a number that is written in another base than ten, in decimal digits. It returns any other text as it is, and so a number of 2^53 or
+// more, which is usually an address or a hash.
 func inBase(text string) (decimal string, isNumber bool) {
 	unsigned, negative := strings.CutPrefix(text, "-")
 	for _, b := range bases {
@@ -281,7 +281,7 @@ func inBase(text string) (decimal string, isNumber bool) {
 }
 
 // exactNumber returns a decimal number that no float64 holds exactly, without an exponent and without zeros that don't matter. It doesn't read
-// numbers beyond a float64, such as 7e99999, because they may be texts.
+// numbers above the largest float64, such as 7e99999, because they may be texts.
 func exactNumber(number string) (string, bool) {
 	sign, all, point, ok := decimal(number)
 	switch {
@@ -380,8 +380,9 @@ const (
 	letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	maxID   = 2 << 10 // the most bytes of an identifier
 
-	// idMarks may be in any identifier, because no reader changes them or splits at them. The other marks may be in identifiers outside of paths:
-	// in a path, Rails finds a format behind ".", gRPC's gateway a verb behind ":", every reader a segment behind "/", and Slim a space in "+".
+	// idMarks may be in any identifier, because no reader changes them or splits at them. The other marks may be in identifiers outside of paths. In
+	// a path, Rails takes the text after "." for a format, gRPC's gateway takes the text after ":" for a verb, every reader splits at "/", and Slim
+	// reads "+" as a space.
 	idMarks             = "-_~@=|"
 	idMarksOutsidePaths = ".:/+"
 )
@@ -404,8 +405,8 @@ func isOrdinaryUUID(text string) bool {
 	return ok && text == hyphenated(digits)
 }
 
-// SameHeader reports whether some server takes two names of headers for one. CGI and its successors take "-", "_" and other separators
-// for the same.
+// SameHeader reports whether some server takes two names of headers for one name. For CGI and its successors, "-", "_" and all other characters that
+// are no letters or digits are the same.
 func SameHeader(a, b string) bool {
 	if len(a) != len(b) {
 		return false

@@ -29,7 +29,7 @@ const (
 const maxHeader = 64 << 10
 
 // Target returns an error unless the target of a request is a path, perhaps with a query, or the method is CONNECT. Upstreams disagree on the path of
-// any other target: routers find no path in x:orders/42, but Python's upstreams do.
+// any other target: routers find no path in x:orders/42, but upstreams in Python do.
 func Target(r *http.Request) error {
 	target := r.RequestURI
 	if target == "" && r.URL != nil { // the request didn't come from a server
@@ -47,9 +47,9 @@ const (
 	Urlencoded = "form"
 )
 
-// Format returns the format of a body by its Content-Type, or known if that is set, or "" for a format that isn't read. It returns an error
-// if a parameter may make some program read the body as another format. Only charset changes how a body of JSON is read: harmless clients
-// send other parameters as well, such as odata.metadata.
+// Format returns the format of a body: known, if that isn't empty, and otherwise the format that the Content-Type names. It returns "" for a format
+// that no key is read from. It returns an error if a parameter may make some program read the body in another format. For JSON, other parameters than
+// charset are allowed, because harmless clients send some, such as odata.metadata.
 func Format(header, known string) (format string, err error) {
 	media, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	media = strings.Trim(media, " \t")
@@ -80,7 +80,7 @@ func Format(header, known string) (format string, err error) {
 	return format, nil
 }
 
-// others finds names of other formats, which some readers look for anywhere in the header, and characters that may separate two headers.
+// others matches the names of other formats, which some readers look for anywhere in the header, and characters that may separate two values.
 var others = regexp.MustCompile(`urlencoded|multipart|form-data|octet-stream|text/|,|[^ -~\t]`)
 
 // isUTF8 reports whether a body in this charset can be read as UTF-8. JSON may be declared as us-ascii, which Charset checks.
@@ -116,7 +116,7 @@ func Form(raw []byte) error {
 
 const inNames = "-_.:~@$*/,()'[] " // the characters that a name may have besides letters and digits
 
-// FormName returns an error for an unescaped name that some reader takes for something else: for JSON, or for the "?" of a query.
+// FormName returns an error for an unescaped name that some reader takes for something other than a name, for example for JSON.
 func FormName(name []byte) error {
 	if len(name) == 0 || strings.IndexByte("*/,()'[] ", name[0]) >= 0 {
 		return ErrFormName
@@ -144,8 +144,8 @@ func Cookies(lines []string) error {
 	return nil
 }
 
-// CookieValue returns an error unless a value is as RFC 6265 wants it, with valid escapes. CGI.pm splits a value at "&", and WebOb at
-// brackets.
+// CookieValue returns an error unless a value has only characters that RFC 6265 allows, and valid escapes. It also refuses "&", where CGI.pm splits a
+// value, and brackets, where WebOb does.
 func CookieValue(value string) error {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]

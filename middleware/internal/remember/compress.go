@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	minCompressed = 512  // bytes; fewer aren't worth the time
+	minCompressed = 512  // bytes; to compress fewer bytes isn't worth the time
 	maxRatio      = 1032 // the highest ratio that deflate reaches
 )
 
-// The pools of writers, of some 1.2 MB each, and of readers, of 40 KB each.
+// Writers have some 1.2 MB each, and readers 40 KB, so they are used again.
 var (
 	compressors = sync.Pool{New: func() any {
 		w, _ := flate.NewWriter(io.Discard, flate.BestSpeed) // NewWriter fails only for unknown levels
@@ -22,8 +22,8 @@ var (
 	expanders = sync.Pool{New: func() any { return flate.NewReader(bytes.NewReader(nil)) }}
 )
 
-// compress returns two bytes that the caller fills in, the length of plain and the compressed plain. ok is false if that saves less
-// than a tenth.
+// compress returns two bytes that the caller fills in, the length of plain, and plain compressed. ok is false if packed would have more than nine
+// tenths of plain's length.
 func compress(plain []byte) (packed []byte, ok bool) {
 	if len(plain) < minCompressed {
 		return nil, false
@@ -55,7 +55,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expand undoes compress, if there is room for the result. It allocates nothing for a length that such data can't have.
+// expand undoes compress, if there is room for the result. It returns an error before it allocates memory if packed can't have the length that it
+// declares.
 func expand(packed []byte, room func(bytes int) bool) ([]byte, error) {
 	length, n := binary.Uvarint(packed)
 	if n <= 0 || length > maxPlain || length > maxRatio*uint64(len(packed)) {

@@ -30,15 +30,14 @@ var ErrUnreadable = errors.New("remembered response can't be read")
 // ErrTooLarge is the error of Encode for a response with more bytes or header lines than can be remembered.
 var ErrTooLarge = errors.New("the response is too large to be remembered")
 
-// ErrNotSealed is the error of Decode for a response that isn't encrypted although the Sealer has keys. The response may have been stored
-// before there were keys, or by somebody else who can write to the masters. ErrNotSealed is an ErrUnreadable. Without a Sealer, Decode
-// reads such a response.
+// ErrNotSealed is the error of Decode for a response that isn't encrypted although there is a Sealer. The response may have been stored before there
+// were keys, or by somebody else who can write to the masters. ErrNotSealed matches ErrUnreadable. Without a Sealer, Decode reads such a response.
 var ErrNotSealed = fmt.Errorf("%w: it is not encrypted, though there are keys", ErrUnreadable)
 
 var errDamaged = fmt.Errorf("%w: it is damaged", ErrUnreadable)
 
-// Encode returns the response as it is stored under the key. A Sealer encrypts the response, which can be read only under this key.
-// Without a Sealer, equal responses are encoded equally.
+// Encode returns the bytes that are stored for the response under the key. If there is a Sealer, it encrypts the response, which can then be read
+// only under this key. Without a Sealer, equal responses have equal bytes.
 func (a *Response) Encode(s *Sealer, key string) ([]byte, error) {
 	if !isFinal(a.Status) {
 		return nil, fmt.Errorf("a response with status %d can't be remembered: must be 200 to 999", a.Status)
@@ -111,7 +110,7 @@ func Decode(data []byte, s *Sealer, key string) (*Response, error) {
 	return DecodeWithin(data, s, key, func(int) bool { return true })
 }
 
-// DecodeWithin is Decode, and asks room before it uses so many bytes of memory besides data.
+// DecodeWithin is Decode, but calls room before it takes memory besides data. If room returns false, the error is ErrNoRoom.
 func DecodeWithin(data []byte, s *Sealer, key string, room func(bytes int) bool) (*Response, error) {
 	switch {
 	case len(data) < 2:
@@ -185,7 +184,7 @@ func decodePlain(data []byte) (*Response, error) {
 // reader reads the parts of a response one by one. A damaged part is read as empty.
 type reader struct {
 	rest    []byte
-	fields  uint64 // how many fields may still follow, so that damaged data can't make the reader use much more memory than the data have
+	fields  uint64 // how many more fields are allowed, so that damaged data can't make the reader take much more memory than the data have
 	damaged bool
 }
 

@@ -30,7 +30,7 @@ type Request struct {
 	Client      string // the response counts against this client's share of the memory
 }
 
-// Exchange is a request whose response is remembered, and the response. Free and Close do nothing with a nil Exchange.
+// Exchange is a request whose response is to be remembered, and its response. Free and Close do nothing with a nil Exchange.
 type Exchange struct {
 	policy   *Policy
 	request  Request
@@ -49,7 +49,7 @@ var ErrMismatch = errors.New("the ID belongs to another request")
 // Recall returns the response that the masters remember as result, or ErrMismatch if the response belongs to a different request. After
 // ErrNoRoom the caller must drop result, call AwaitRoom, and then ask the masters again.
 func (e *Exchange) Recall(result []byte) (*Response, error) {
-	room := func(more int) bool { // takes room for result and so many bytes more
+	room := func(more int) bool { // takes room for result and for more bytes
 		if e.room.take(noWait, len(result)+more) {
 			return true
 		}
@@ -72,14 +72,14 @@ func (e *Exchange) Recall(result []byte) (*Response, error) {
 
 // AwaitRoom waits for the room that Recall lacked, and reports whether it was found.
 func (e *Exchange) AwaitRoom(ctx context.Context) bool {
-	e.room.settle(0) // a request that waits here must not keep any room from others
+	e.room.settle(0) // while the request waits, others may use its room
 	ctx, cancel := context.WithTimeout(ctx, roomTimeout)
 	defer cancel()
 	return e.room.take(ctx, e.lacked)
 }
 
 // Record returns the Recorder that copies the response. before has the headers as they are before the handler runs. Each write of the handler waits
-// for room for at most roomTimeout, and not after ctx has ended.
+// for room for at most roomTimeout, and no longer than until ctx ends.
 func (e *Exchange) Record(ctx context.Context, before http.Header) *Recorder {
 	e.recorder = NewRecorder(before, e.policy.size, func(bytes int) bool {
 		if bytes == 0 {
@@ -104,11 +104,11 @@ type Decision struct {
 
 // The reasons why a response isn't remembered, or not all of it.
 const (
-	NotFinal  = "not_final"  // a response with this status isn't remembered
+	NotFinal  = "not_final"  // the rule doesn't remember responses with this status
 	Hijacked  = "hijacked"   // the handler took over the connection, for another protocol
-	Streamed  = "stream"     // the client waits for each part of the response, or the response has trailers
+	Streamed  = "stream"     // the response is sent in parts, and the client waits for each part; or it has trailers
 	Truncated = "truncated"  // the body is shorter or longer than declared
-	TooLarge  = "too_large"  // only the status is remembered
+	TooLarge  = "too_large"  // the response is too large: only the status is remembered
 	NoRoom    = "no_room"    // there is no memory: only the status is remembered
 	OverQuota = "quota"      // the quota of such responses, or of the sender, is used up
 	Failed    = "failed"     // the response can't be encoded
@@ -116,7 +116,7 @@ const (
 	BrokenOff = "broken_off" // the handler has failed, or given up on an upstream
 )
 
-// Discard returns the decision that nothing of the response is remembered, for this reason.
+// Discard returns the Decision that the masters remember nothing of the response. why is the reason.
 func (e *Exchange) Discard(why string) Decision {
 	e.Free()
 	return Decision{Why: why}

@@ -1,8 +1,8 @@
 // Package remember keeps the response to a request for clients that repeat the request. A Policy says which responses are kept, and how large they
-// may be. An Exchange records one response and decides which part of it the masters are to remember, or recalls a remembered response. A Response is
-// stored, encrypted if there is a key, and sent again.
+// may be. An Exchange records one response and decides which part of it the masters are to remember, or recalls a remembered response. A Response can
+// be encoded for the masters, with encryption if there is a key, and sent again.
 //
-// The package asks no master and takes no lock: its caller stores what an Exchange has decided, and passes it what the masters remember.
+// The package asks no master and takes no lock. Its caller stores the Result of a Decision, and passes remembered results to Recall.
 package remember
 
 import (

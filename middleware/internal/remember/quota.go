@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	keepRefusals   = time.Hour // the longest time for a response of 4xx, because clients without rights can cause as many as they like
-	refusalsPart   = 8         // 1/refusalsPart of a quota is for responses of 4xx alone, and they get no more
+	keepRefusals   = time.Hour // the longest time for a response of 4xx, because even unauthorized clients can cause many such responses
+	refusalsPart   = 8         // 1/refusalsPart of a quota is for responses of 4xx alone, and they get no more than that
 	storedOverhead = 500       // bytes that a response takes on a master in addition to its own
 
 	quotaSteps = 64 // the quota frees the bytes of expired responses in this many steps, so that it needs no entry for each response
@@ -18,7 +18,7 @@ const (
 
 // quota bounds how many bytes the masters are asked to remember under a rule, so that clients that never repeat a request can't fill the masters.
 // Responses of 4xx have a separate part, so that they take nothing from other responses. No known sender takes more than three times as much as it
-// leaves to others. The quota counts the responses that this process has stored since the rule was made.
+// leaves free for others. The quota counts the responses that this process has stored since the rule was made.
 type quota struct {
 	mu               sync.Mutex
 	finals, refusals ledger

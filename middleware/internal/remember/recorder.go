@@ -13,10 +13,10 @@ const firstBuffer = 512 // the first size, in bytes, of the buffer for a body wh
 type Recorder struct {
 	before http.Header
 	most   int
-	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may take so many bytes of memory; 0 gives all memory back
+	room   func(bytes int) bool // reports, perhaps after a wait, whether the body may have this much memory; 0 gives all memory back
 
 	begun    bool
-	passes   string // the reason why the response can't be remembered, and is only passed on; empty if it can be
+	passes   string // the reason why the response can't be remembered; empty if it can be
 	status   int
 	header   http.Header
 	removed  []string
@@ -27,14 +27,14 @@ type Recorder struct {
 	dropped  bool // the body was dropped, and its room given back
 }
 
-// NewRecorder returns a Recorder for a body of at most so many bytes. The Recorder calls room before the body takes memory. before has the headers as
-// they are before the handler runs, and is copied.
+// NewRecorder returns a Recorder for a body of at most this many bytes. The Recorder calls room before the body takes memory. before has the headers
+// as they are before the handler runs. NewRecorder copies them.
 func NewRecorder(before http.Header, most int, room func(bytes int) bool) *Recorder {
 	return &Recorder{before: EndToEnd(before, true), most: most, room: room, declared: -1}
 }
 
-// Begin notes the status and the headers. Call it before the status is passed on, because an outer writer, such as one that compresses,
-// changes the headers then. If Begin is called several times, the first call with a final status counts.
+// Begin notes the status and the headers. Call it before the status is passed on to the next writer, because that writer may change the headers, for
+// example to compress the body. If Begin is called several times, the first call with a final status counts.
 func (r *Recorder) Begin(status int, h http.Header) {
 	if r.begun || status < 200 && status != http.StatusSwitchingProtocols {
 		return
@@ -65,7 +65,7 @@ func (r *Recorder) Begin(status int, h http.Header) {
 	slices.Sort(r.removed)
 }
 
-// Write copies a part of the body, after Begin.
+// Write copies a part of the body. Call Begin first.
 func (r *Recorder) Write(p []byte) {
 	if !r.begun {
 		r.pass(Streamed)
@@ -84,7 +84,7 @@ func (r *Recorder) tooLarge() bool { return r.crowded || max(r.written, r.declar
 
 func (r *Recorder) Crowded() bool { return r.crowded }
 
-// grow makes room for n more bytes in the body, and reports whether it could. The capacity never exceeds the largest body that may be remembered.
+// grow makes the capacity of the body large enough for n more bytes, and reports whether there was memory for them.
 func (r *Recorder) grow(n int) bool {
 	need := len(r.body) + n
 	if need <= cap(r.body) {
@@ -104,7 +104,7 @@ func (r *Recorder) grow(n int) bool {
 	return true
 }
 
-// Forget makes sure that the response isn't remembered, because the handler has taken over its connection.
+// Forget makes sure that the response isn't remembered. Call it when the handler has taken over the connection.
 func (r *Recorder) Forget() { r.pass(Hijacked) }
 
 func (r *Recorder) pass(why string) {
@@ -112,7 +112,7 @@ func (r *Recorder) pass(why string) {
 	r.drop()
 }
 
-// drop drops the body, and gives back its room, for which other responses may wait.
+// drop drops the body, and gives its room back to other responses.
 func (r *Recorder) drop() {
 	if r.body = nil; !r.dropped {
 		r.dropped = true
@@ -123,8 +123,8 @@ func (r *Recorder) drop() {
 // Status returns the status that was written, or 200.
 func (r *Recorder) Status() int { return cmp.Or(r.status, http.StatusOK) }
 
-// Response returns the response to a request with this method, once the handler has returned; h has the headers of the handler's writer,
-// and perhaps trailers. If the response may not be remembered, why says so. The Recorder can't be used afterwards.
+// Response returns the response to a request with this method. Call it when the handler has returned. h has the headers of the handler's writer, and
+// perhaps trailers. If the response can't be remembered, a is nil and why is the reason. The Recorder can't be used afterwards.
 func (r *Recorder) Response(method string, h http.Header) (a *Response, why string) {
 	r.Begin(http.StatusOK, h)
 	switch {

@@ -16,8 +16,8 @@ type Response struct {
 	Fingerprint Fingerprint
 }
 
-// Write sends the response again, with the header Idempotency-Replayed. The headers that w has already are from the rest of the server, which sets
-// them for each request, and so has set them for the first one, too.
+// Write sends the response again, with the header Idempotency-Replayed. Other headers that w already has stay: other handlers have set them for this
+// request, and had set them for the first request, too.
 //
 // If the body was too large, Write sends a note of type application/problem+json in its place.
 func (a *Response) Write(w http.ResponseWriter, method string) {

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	copies      = 2                // how often a response is in memory at once: as it was written, and as it is stored
+	copies      = 2                // how many copies of a response are in memory at once: the written bytes, and the encoded bytes
 	roomTimeout = 10 * time.Second // how long a response waits for room
 )
 
 const MemorySize = 64 << 20
 
-// Memory bounds how many bytes of memory all remembered responses take at once, over all rules. A response that is recorded takes room while
-// its handler writes it, and the handler waits for the room. A response that is replayed takes room before it is decoded. A response that has
+// Memory bounds how many bytes of this process's memory remembered responses take at once, over all rules. A response that is recorded takes room
+// while its handler writes it, and the handler waits for the room. A response that is replayed takes room before it is decoded. A response that has
 // its room waits for nothing else.
 var Memory = budget.New(MemorySize)
 
@@ -29,14 +29,14 @@ type room struct {
 	closed  bool            // a handler that writes after it has returned gets no room
 }
 
-// noWait is an ended context: with it only room that is free now is taken.
+// noWait is an ended context. With noWait, take doesn't wait for room.
 var noWait = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// take takes room until the response has room for so many bytes, and reports whether it could. It waits for as long as ctx allows.
+// take takes room until the response has room for this many bytes, and reports whether it could. It waits for room until ctx ends.
 func (r *room) take(ctx context.Context, bytes int) bool {
 	r.mu.Lock()
 	if r.portion == nil {

@@ -18,8 +18,8 @@ const (
 
 // Sealer encrypts responses with AES-256-GCM.
 //
-// Each response has its own key, derived from a configured key and from the key under which the response is stored. So a configured key can
-// encrypt any number of responses, although random nonces allow a single key only 2^32 of them.
+// Each response has an encryption key of its own, derived from a configured key and from the lock key under which the response is stored. So a
+// configured key can encrypt any number of responses. With random nonces, a single encryption key could encrypt only 2^32 responses.
 type Sealer struct{ keys []sealingKey }
 
 // sealingKey keeps its secret in a closure, so that no log shows it, however a Sealer is printed.
@@ -48,7 +48,7 @@ func NewSealer(keys ...[]byte) (*Sealer, error) {
 	return s, nil
 }
 
-// newSealingKey derives a cipher and an ID from a secret. The constant texts in both derivations must never change, or stored responses
+// newSealingKey derives an ID and a function for ciphers from a secret. The constant texts in both derivations must never change, or stored responses
 // could not be read any more.
 func newSealingKey(secret []byte) sealingKey {
 	hash := sha256.Sum256(append([]byte("ID of a key for remembered answers:"), secret...))

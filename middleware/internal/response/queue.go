@@ -8,18 +8,18 @@ import (
 // Buffer is the memory in which a response waits for its client.
 type Buffer struct {
 	Most   int64                 // the most bytes that may wait
-	Take   func(more int64) bool // takes room for so many bytes more, and reports whether there was any; it doesn't wait
-	Settle func(keep int64)      // gives back all room except for so many bytes
+	Take   func(more int64) bool // takes room for more bytes, and reports whether it could; it doesn't wait
+	Settle func(keep int64)      // gives back all room except for keep bytes
 }
 
 const (
 	firstRoom = 4 << 10
-	enough    = piece // so many bytes are sent even before the handler is done
+	enough    = piece // this many bytes are sent even before the handler is done
 )
 
-// queue holds the bytes that a handler has written and the client hasn't taken yet. The handler waits only if there is no more room. So
-// it is done, and its lock is free, when the response is complete, however slowly the client takes it. A goroutine sends bytes that the
-// handler has flushed, and bytes as soon as there are enough. All other bytes are sent when the lock is free.
+// queue holds the bytes that a handler has written and the client hasn't taken yet. The handler waits only if there is no more room. So the handler
+// is done, and its lock is free, when the response is complete, however slowly the client takes the response. A goroutine sends the bytes when the
+// handler flushes, or when there are enough of them. All other bytes are sent when the lock is free.
 type queue struct {
 	Buffer
 	*sender
@@ -27,14 +27,14 @@ type queue struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	waiting []byte
-	spare   []byte // memory of bytes that were sent, to be used again
+	spare   []byte // the memory of bytes that were sent, for further bytes
 	taken   int    // the size of the memory that is being sent
 	sends   bool
 	flushes bool // a flush follows the waiting bytes
 	closed  bool
 	full    bool          // the handler had to wait for room
 	err     error         // the connection's error; bytes written after it are dropped
-	broken  any           // the value with which the writer panicked in the goroutine
+	broken  any           // the value of the writer's panic in the goroutine; nil for none
 	done    chan struct{} // closed when the goroutine has ended; nil if there is none
 }
 
@@ -67,7 +67,7 @@ func (q *queue) write(p []byte) (n int, err error) {
 	return n, q.err
 }
 
-// grow makes room for so many bytes more, or for as many as it can, and returns how many.
+// grow makes room for this many more bytes, or for as many of them as it can, and returns how many.
 func (q *queue) grow(more int) int {
 	if need := len(q.waiting) + more; need > cap(q.waiting) {
 		size := min(max(need, 2*cap(q.waiting), firstRoom), int(q.Most)-q.taken-cap(q.spare))
@@ -78,7 +78,7 @@ func (q *queue) grow(more int) int {
 	return min(more, cap(q.waiting)-len(q.waiting))
 }
 
-// flush makes the goroutine send all bytes written so far, and doesn't wait for it.
+// flush makes the goroutine send all bytes written so far. It doesn't wait until they are sent.
 func (q *queue) flush() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -122,7 +122,7 @@ func (q *queue) sendSome() bool {
 	switch {
 	case q.err != nil:
 		q.waiting = nil
-	case cap(batch) > 2*enough: // drop the memory, which has grown because the client is slow
+	case cap(batch) > 2*enough: // drop this memory, which has grown while the client was slow
 	case cap(q.waiting) == 0:
 		q.waiting = batch[:0]
 	default:

@@ -11,9 +11,9 @@ const (
 	perSecond = 16 << 10 // the client gets one more second for each time that it has taken this many bytes
 )
 
-// sender writes to a client, and gives the client up if the client keeps its response waiting too long, because the client could hold a lock, or
-// memory, for as long as it likes. Each wait may take as long as the patience. All waits together may take this long, and a second more for each 16
-// KiB that the client has taken.
+// sender writes to a client. It gives up on a client that keeps its response waiting too long. Otherwise the client could keep a lock or memory in
+// use for as long as it likes. Each wait may take as long as the patience. All waits together may take this long, and a second more for each 16 KiB
+// that the client has taken.
 type sender struct {
 	to       http.ResponseWriter
 	patience time.Duration
@@ -24,7 +24,7 @@ type sender struct {
 
 	mu    sync.Mutex
 	busy  bool // a write or flush of this request is under way
-	ended bool // the sender has given the client up
+	ended bool // the sender has given up on the client
 }
 
 func (s *sender) write(p []byte) (n int, err error) {
@@ -72,7 +72,7 @@ func (s *sender) setBusy(busy bool) {
 func (s *sender) giveUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy { // end this write, and all later ones
+	if s.busy { // end this write, and let all later writes fail
 		s.ended = true
 		_ = http.NewResponseController(s.to).SetWriteDeadline(time.Now().Add(-time.Second)) // not all writers support deadlines
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/felixge/httpsnoop"
 )
 
-// Wrap returns a writer for the handler, which has the same optional interfaces as w, and the Writer behind it. The usual combinations of
-// interfaces are written out here and cost one allocation. For the others, httpsnoop takes one allocation for each method.
+// Wrap returns a writer for the handler, and the Writer inside it. The writer for the handler has the same optional interfaces as w. The types below
+// have the usual combinations of these interfaces, and cost one allocation. For other combinations, httpsnoop makes one allocation for each method.
 func Wrap(w http.ResponseWriter, o Options) (http.ResponseWriter, *Writer) {
 	t := &Writer{ResponseWriter: w, Options: o, sender: sender{to: w, patience: o.Patience}}
 	if o.Buffer != nil {
@@ -38,7 +38,7 @@ func Wrap(w http.ResponseWriter, o Options) (http.ResponseWriter, *Writer) {
 	return snoop(t), t
 }
 
-// The optional interfaces of the writers of net/http's server and of Caddy. Caddy reaches all others through http.ResponseController.
+// The optional interfaces of the writers of net/http's server and of Caddy. Code in Caddy reaches all other methods through http.ResponseController.
 type (
 	http1 interface {
 		http.Flusher
@@ -81,7 +81,7 @@ func (w http2Writer) Push(target string, opts *http.PushOptions) error {
 
 type caddyWriter struct{ *Writer }
 
-func (w caddyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() } // otherwise http.ResponseController would hijack the inner writer, and the Writer would not learn of it
+func (w caddyWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) { return w.hijack() } // without this method, http.ResponseController would hijack the inner writer, and the Writer would not notice
 
 func (w caddyWriter) ReadFrom(src io.Reader) (int64, error) { return w.readFrom(src) }
 func (w caddyWriter) Push(target string, opts *http.PushOptions) error {

@@ -19,21 +19,21 @@ import (
 // Writer is the http.ResponseWriter of a handler that holds a lock. It notes whether any part of a final response has been
 // written, because then it is too late for a different response.
 //
-// It holds back the last byte of a response of known length until the handler has flushed it or the lock is released: a client
-// that sends its next request as soon as it has the whole response must not meet the lock of the previous request.
+// It holds back the last byte of a response of known length until the handler flushes the response, or the lock is released. So a client that sends
+// its next request as soon as it has the whole response doesn't find its key held by the previous request.
 //
 // With a Buffer the handler waits for the client only when the Buffer is full. No wait is longer than the Patience.
 type Writer struct {
 	http.ResponseWriter
-	Begun  bool // any part of a final response has been written
-	Status int  // the status that the handler has set; 0 if the server is to choose it
+	Begun  bool // a part of a final response has been written
+	Status int  // the status that the handler has set; 0 for none
 
 	Recorder Recorder // gets a copy of the response; nil for none
 
 	Options
 	sender   sender
 	queue    *queue
-	header   http.Header // the handler's own headers, because it may change them while a Buffer is sent; nil without a Buffer
+	header   http.Header // a header map for the handler alone, because the handler may change it while the Buffer is being sent; nil without a Buffer
 	left     int64       // how many bytes of the declared length are still to be written; negative if no length is declared
 	last     [1]byte
 	holdsOne bool // the last byte is held back
@@ -42,7 +42,7 @@ type Writer struct {
 
 // Options say how a Writer treats its client.
 type Options struct {
-	// Hides from the handler that its client can't be reached any more, because a proxy would then abandon an upstream that still works.
+	// Hides from the handler that its client can't be reached any more. Otherwise a proxy would abandon an upstream that still works.
 	ToEnd bool
 	// How long each wait for the client may take. All waits together may take this long, and a second more for each 16 KiB that the client has taken.
 	Patience time.Duration
@@ -67,7 +67,7 @@ func (w *Writer) Header() http.Header {
 }
 
 func (w *Writer) WriteHeader(status int) {
-	if w.Begun && w.Buffer != nil { // the server would log a superfluous call, but another goroutine may be using the writer
+	if w.Begun && w.Buffer != nil { // don't pass on this second call, because another goroutine may be using the inner writer
 		return
 	}
 	if status >= 200 || status == http.StatusSwitchingProtocols {
@@ -120,7 +120,7 @@ func (w *Writer) passHeader() {
 	maps.Copy(h, w.header)
 }
 
-// passTrailers copies the headers that follow the body to the inner writer.
+// passTrailers copies the trailers to the inner writer.
 func (w *Writer) passTrailers() {
 	h := w.ResponseWriter.Header()
 	for name, values := range w.header {
@@ -132,7 +132,7 @@ func (w *Writer) passTrailers() {
 
 func (w *Writer) Write(p []byte) (int, error) {
 	w.beginBody()
-	if err := w.ReleaseLast(); err != nil { // the handler writes more than it declared, and the server reports that
+	if err := w.ReleaseLast(); err != nil { // if there was a last byte, the handler now writes more than it has declared
 		return 0, err
 	}
 	if w.queue != nil && w.left >= 0 && int64(len(p)) > w.left {
@@ -200,7 +200,7 @@ func (w *Writer) FlushError() error {
 func (w *Writer) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.endQueue(false)
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	if err != nil { // the handler can still send a different response
+	if err != nil { // the handler still has the writer, and may send a response
 		return nil, nil, err
 	}
 	if w.Recorder != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// claim is the signature that the headers of a request claim to have.
+// claim has the signatures in the headers of a request, and the signed values in them. Nothing in a claim is checked yet.
 type claim struct {
 	prefix     string // the text that is signed before the body
 	signatures [][]byte
@@ -104,8 +104,8 @@ func standardClaim(h http.Header) (c claim, ok bool) {
 // one way only: into the ID, the time and the body.
 const inDotted = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
-// standardHeader returns a header, or the header that Svix sends in its place. If a request has both, they must be equal, because
-// some libraries read the one and some the other.
+// standardHeader returns a header, or the header that Svix sends in its place. If a request has both, they must be equal, because some libraries read
+// the first header, and some the second.
 func standardHeader(h http.Header, name string) (string, bool) {
 	svix := h["Svix-"+name]
 	if len(svix) == 0 && len(h["Svix-Id"])+len(h["Svix-Timestamp"])+len(h["Svix-Signature"]) == 0 {

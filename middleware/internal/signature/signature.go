@@ -19,7 +19,7 @@ import (
 const (
 	size = sha256.Size
 
-	maxSignatures = 16 // the most signatures of a request; senders add one for each valid secret
+	maxSignatures = 16 // the most signatures of a request; senders add a signature for each secret that is valid
 )
 
 // Error says why a signature isn't accepted.
@@ -93,7 +93,7 @@ func New(name string, secrets []string) (*Verifier, error) {
 
 func (v *Verifier) Headers() []string { return v.scheme.headers }
 
-// SharesSecret reports whether both Verifiers accept signatures made with one key.
+// SharesSecret reports whether both Verifiers accept signatures made with the same key.
 func (v *Verifier) SharesSecret(other *Verifier) bool {
 	return slices.ContainsFunc(v.keys, func(key []byte) bool {
 		return slices.ContainsFunc(other.keys, func(others []byte) bool { return bytes.Equal(key, others) })
