@@ -1,113 +1,76 @@
-// Package clients has nothing but the tests of the clients in other languages, which are files to be copied.
 package clients
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/conformance"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// conformance is a case of cases.json, which the clients of all languages run: worker_test.* in the folder of each is its driver.
-type conformance struct {
-	Name    string
-	Options string   // of the worker: OTHER and SILENT are sockets of a web server and of nobody who answers
-	Args    []string // KEY is a key of this case and language alone
-	TCP     bool     // over the address with a token
-	Poor    bool     // on an agent whose masters are down
-	Leaves  bool     // whether its agent ends while it waits
-	Returns bool     // and another one takes its place, but not at once
-	Dies    bool     // as Leaves, without a word, and another one takes its place at once
-	Stop    bool     // whether it is told to end once it has printed its first line
-	Forgets bool     // and most masters are paused before that
-	Prints  []string // patterns of whole lines
-	Next    []string // the same after the first time; nil: Prints
-	Times   int      // how often it runs; 0: once
-	Not     []string // languages whose clients can't
-}
-
-// TestConformance runs the cases of cases.json in each language, with -short in two. After each run the key is free.
+// TestConformance runs the cases of cases.json in each language, with -short in two, and those that only some languages have.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("cases.json")
+	cases, err := conformance.Parse(Cases)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var cases []conformance
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
-	a, poor, leaving, forgetful := startAgent(t), startAgent(t), startAgent(t), startAgent(t)
-	for _, s := range poor.servers[1:] {
-		s.Kill()
-	}
-	busy, err := a.locker.Lock(t.Context(), "busy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = busy.Unlock() }()
-	places := strings.NewReplacer("OTHER", otherServer(t), "SILENT", silentServer(t))
-	for i, c := range cases {
-		for _, language := range some(t) {
-			if slices.Contains(c.Not, folder(language)) {
-				continue
-			}
+	for _, language := range some(t) {
+		command := workerOf(t, language)
+		for _, c := range slices.Concat(cases, ownCases[folder(language)]) {
 			t.Run(language+"/"+c.Name, func(t *testing.T) {
-				on, options := a, places.Replace(c.Options)
-				pause, resume := func() {}, func() {}
-				if c.TCP {
-					options = "TOKEN=secret " + options + " ADDRESS=" + a.address
+				t.Parallel()
+				err := c.Run(t.Context(), command)
+				if errors.Is(err, conformance.ErrSkipped) && folder(language) == "shell" {
+					t.SkipNow()
 				}
-				if c.Poor {
-					on = poor
-				}
-				if c.Forgets {
-					on, pause, resume = forgetful, forgetful.pause, forgetful.resume
-				}
-				defer resume()
-				key := fmt.Sprint(language, i)
-				leave := func() {}
-				if c.Leaves || c.Dies {
-					on, leave = leaving, leaving.leave(t, key, c)
-				}
-				var args []string
-				for _, arg := range c.Args {
-					args = append(args, strings.ReplaceAll(arg, "KEY", key))
-				}
-				prints := c.Prints
-				for range max(c.Times, 1) {
-					w := on.start(t, language, options, args...)
-					leave()
-					for j, pattern := range prints {
-						line := w.expect(t, "")
-						if !regexp.MustCompile("^(?:" + pattern + ")$").MatchString(line) {
-							t.Fatalf("%q was printed, want %q", line, pattern)
-						}
-						if j == 0 && c.Stop {
-							pause()
-							w.end(t)
-						}
-					}
-					if c.Next != nil {
-						prints = c.Next
-					}
-				}
-				resume()
-				if key := args[len(args)-1]; !c.Poor && key != "busy" {
-					_ = on.lock(t, key).Unlock()
+				if err != nil {
+					t.Fatal(err)
 				}
 			})
 		}
 	}
+}
+
+// objects are the cases of languages in which a lock is an object, and work a function.
+var objects = []conformance.Case{
+	{Name: "without a block", Options: "WAIT=60", Args: []string{"kept", "k"}, Prints: []string{`held [1-9]\d*`, "done"}, Times: 2},
+	{Name: "after the end, why", Args: []string{"after", "k"}, Stop: true, Prints: []string{`held [1-9]\d*`, `lost \d+ it was released`}},
+	{Name: "work that is done once has the same value at first", Options: "WAIT=60", Args: []string{"equal", "k"}, Prints: []string{"equal true", "done"}},
+	{Name: "what only this language has", Args: []string{"own", "k"}, Prints: []string{"done"}},
+}
+
+// strict are the cases of languages that have been made strict. Those that make sense in each language belong into cases.json when all have.
+var strict = []conformance.Case{
+	{Name: "an agent that dies, and is there again at once", Agent: "dies while it is waited for, and another comes", Options: "WAIT=100", Args: []string{"hold", "k"}, Stop: true, Prints: []string{`held [1-9]\d*`, "done"}},
+	{Name: "an agent that dies, and is there again at once, for a wait without limit", Agent: "dies while it is waited for, and another comes", Options: "PATIENCE=100", Args: []string{"hold", "k"}, Stop: true, Prints: []string{`held [1-9]\d*`, "done"}},
+	{Name: "a key that the client itself holds", Options: "WAIT=0", Args: []string{"nested", "k"}, Prints: []string{"error this thread holds the lock itself, and would wait for itself: locks are not reentrant"}},
+	{Name: "a key that the client itself holds, for a wait without limit", Args: []string{"nested", "k"}, Prints: []string{"error this thread holds the lock itself, and would wait for itself: locks are not reentrant"}},
+	{Name: "a value that JSON can't have", Options: "WAIT=60", Args: []string{"unwritable", "k"}, Prints: []string{"unwritable, and its value is there: .* the work is done, but the next caller may do it again: .+"}},
+	{Name: "a value that is kept for no time", Options: "WAIT=60 KEEP=0", Args: []string{"once", "k", "the work has begun"}, Prints: []string{"error once 0.*: want .+"}},
+	{Name: "a period of no time", Options: "WAIT=60 KEEP=0", Args: []string{"once_per", "k", "the work has begun"}, Prints: []string{"error once_per 0.*: want .+"}},
+	{Name: "work of a period that is done says when it may be done again", Options: "WAIT=60", Args: []string{"period", "k"}, Stop: true, Prints: []string{`held [1-9]\d*`, "done"}, Next: []string{`already .+ ago.*, retry after [1-9]\d*`}, Times: 2},
+}
+
+// ownCases are the cases of single languages, by their folders.
+var ownCases = map[string][]conformance.Case{
+	"node":   objects,
+	"python": objects,
+	"ruby":   slices.Concat(objects, strict),
+	"php":    append(slices.Concat(objects, strict), conformance.Case{Name: "work that seldom looks at its lock", Args: []string{"seldom", "k"}, Prints: []string{"done"}}),
+	"shell": {
+		{Name: "a wait with a unit", Options: "WAIT=1m", Args: []string{"hold", "k"}, Prints: []string{"error 64 redlock.sh: -w 1m: want a number of seconds.*"}},
+		{Name: "a ttl with a unit", Options: "WAIT=1 TTL=5s", Args: []string{"hold", "k"}, Prints: []string{"error 64 redlock.sh: -t 5s: want a number of seconds.*"}},
+		{Name: "a hold with a unit", Options: "WAIT=1 MAX_HOLD=1m", Args: []string{"hold", "k"}, Prints: []string{"error 64 redlock.sh: -m 1m: want a number of seconds.*"}},
+		{Name: "a patience with two points", Options: "WAIT=1 PATIENCE=1.5.", Args: []string{"hold", "k"}, Prints: []string{`error 64 redlock.sh: -p 1\.5\.: want a number of seconds.*`}},
+		{Name: "a number in words", Options: "WAIT=1 CONCURRENCY=two", Args: []string{"hold", "k"}, Prints: []string{"error 64 redlock.sh: -c two: want a whole number.*"}},
+		{Name: "an agent that hangs for half a second", Agent: "hangs from the start", Options: "WAIT=0 PATIENCE=0.5", Args: []string{"hold", "k"}, Prints: []string{"error 69 .*in time.*"}},
+	},
 }
 
 // lock takes the lock on a key, which is to be free soon.
@@ -120,64 +83,6 @@ func (a *realAgent) lock(t *testing.T, key string) *redlock.Lock {
 	return lock
 }
 
-// pause stops most masters.
-func (a *realAgent) pause() {
-	for _, s := range a.servers[1:] {
-		s.Pause()
-	}
-}
-
-// resume has them go on.
-func (a *realAgent) resume() {
-	for _, s := range a.servers[1:] {
-		s.Resume()
-	}
-}
-
-// leave holds the key, and returns a function that ends the agent once a client waits for it. If another one is to take the place of
-// this agent, nobody listens for longer than clients pause, unless it dies; then the key is free.
-func (a *realAgent) leave(t *testing.T, key string, c conformance) func() {
-	t.Helper()
-	if !a.listens() { // it has left before
-		a.serve(t)
-	}
-	busy := a.lock(t, key)
-	return func() {
-		defer func() { _ = busy.Unlock() }()
-		for a.waiting(t) == 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if c.Dies {
-			_ = a.process.Kill()
-		} else if err := a.process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		for a.listens() {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if c.Returns {
-			time.Sleep(2 * time.Second)
-		}
-		if c.Returns || c.Dies {
-			a.serve(t)
-		}
-	}
-}
-
-func (a *realAgent) listens() bool {
-	c, err := net.Dial("unix", a.socket)
-	if err == nil {
-		_ = c.Close()
-	}
-	return err == nil
-}
-
-// otherServer returns the socket of a server that is no agent.
-func otherServer(t *testing.T) string {
-	t.Helper()
-	return serveSocket(t, answering("HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n{}\n"))
-}
-
 // answering serves connections with one response each.
 func answering(response string) func(net.Conn) {
 	return func(c net.Conn) {
@@ -185,12 +90,6 @@ func answering(response string) func(net.Conn) {
 		_, _ = fmt.Fprint(c, response)
 		_ = c.Close()
 	}
-}
-
-// silentServer returns the socket of a server that says nothing.
-func silentServer(t *testing.T) string {
-	t.Helper()
-	return serveSocket(t, func(c net.Conn) { t.Cleanup(func() { _ = c.Close() }) })
 }
 
 func serveSocket(t *testing.T, serve func(net.Conn)) (path string) {
@@ -213,4 +112,12 @@ func serveSocket(t *testing.T, serve func(net.Conn)) (path string) {
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-ended })
 	return path
+}
+
+func (a *realAgent) listens() bool {
+	c, err := net.Dial("unix", a.socket)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
 }

@@ -51,9 +51,9 @@ func TestClientPatience(t *testing.T) {
 				lock := a.lock(t, "k")
 				w := a.start(t, language, fmt.Sprint("PATIENCE=", patience), "hold", "k")
 				time.Sleep(time.Duration(2*patience+1) * time.Second)
-				_ = w.cmd.Process.Signal(syscall.SIGSTOP) // what comes meanwhile is heard before time is counted
+				_ = w.Cmd.Process.Signal(syscall.SIGSTOP) // what comes meanwhile is heard before time is counted
 				time.Sleep(time.Duration(patience+1) * time.Second)
-				_ = w.cmd.Process.Signal(syscall.SIGCONT)
+				_ = w.Cmd.Process.Signal(syscall.SIGCONT)
 				time.Sleep(time.Second)
 				_ = lock.Unlock()
 				if line := w.expect(t, ""); strings.HasPrefix(line, "held ") {

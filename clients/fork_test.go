@@ -61,7 +61,7 @@ func TestClientChildOutlives(t *testing.T) {
 		defer w.end(t)
 		w.expect(t, "held ")
 		w.expect(t, "child False")
-		_ = w.cmd.Process.Kill()
+		_ = w.Cmd.Process.Kill()
 		_ = a.lock(t, language).Unlock()
 	}
 }

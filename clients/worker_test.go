@@ -1,9 +1,6 @@
 package clients
 
 import (
-	"bufio"
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,13 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/conformance"
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -150,36 +147,27 @@ func serveAgent(t *testing.T, network, address string, cmd *exec.Cmd, env []stri
 }
 
 // worker is a running client.
-type worker struct {
-	cmd    *exec.Cmd
-	lines  *bufio.Scanner
-	stderr bytes.Buffer
-	stop   string
+type worker struct{ *conformance.Worker }
+
+// workerOf returns the command of a language's worker.
+func workerOf(t *testing.T, language string) conformance.Command {
+	t.Helper()
+	command := conformance.Command{Args: languages[language], Dir: folder(language), Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}
+	if language == "bash" { // which is sh on many machines
+		command.Env = append(command.Env, "PATH="+shIs(t, languages[language][0])+":"+os.Getenv("PATH"))
+	}
+	return command
 }
 
 func (a *realAgent) start(t *testing.T, language, options string, args ...string) *worker {
 	t.Helper()
-	w := &worker{stop: filepath.Join(t.TempDir(), "stop")}
-	command := append(slices.Clone(languages[language]), args...)
-	ctx, cancel := context.WithCancel(t.Context())
-	w.cmd = exec.CommandContext(ctx, command[0], command[1:]...)
-	w.cmd.WaitDelay = 10 * time.Second // for children that outlive it
-	w.cmd.Dir, w.cmd.Stderr = folder(language), &w.stderr
-	w.cmd.Env = append(os.Environ(), "ADDRESS="+a.socket, "TOKEN=", "STOP="+w.stop, "PYTHONDONTWRITEBYTECODE=1")
-	w.cmd.Env = append(w.cmd.Env, strings.Fields(options)...)
-	if language == "bash" { // which is sh on many machines
-		w.cmd.Env = append(w.cmd.Env, "PATH="+shIs(t, command[0])+":"+os.Getenv("PATH"))
-	}
-	out, err := w.cmd.StdoutPipe()
-	if err == nil {
-		err = w.cmd.Start()
-	}
+	command := workerOf(t, language)
+	w, err := command.Start(t.Context(), t.TempDir(), append([]string{"ADDRESS=" + a.socket, "TOKEN="}, strings.Fields(options)...), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.lines = bufio.NewScanner(out)
-	t.Cleanup(func() { cancel(); _ = w.cmd.Wait() })
-	return w
+	t.Cleanup(func() { _ = w.End() })
+	return &worker{w}
 }
 
 // shIs returns a folder in which sh is another shell.
@@ -199,13 +187,13 @@ func shIs(t *testing.T, shell string) string {
 // expect requires the next line to begin like this, and returns the rest.
 func (w *worker) expect(t *testing.T, want string) string {
 	t.Helper()
-	if !w.lines.Scan() {
-		_ = w.cmd.Wait()
-		t.Fatalf("nothing more was printed, want %q: %s", want, w.stderr.String())
-	}
-	rest, ok := strings.CutPrefix(w.lines.Text(), want)
+	line, ok := w.Line()
 	if !ok {
-		t.Fatalf("%q was printed, want %q", w.lines.Text(), want)
+		t.Fatalf("nothing more was printed, want %q: %v, %v", want, w.End(), w)
+	}
+	rest, ok := strings.CutPrefix(line, want)
+	if !ok {
+		t.Fatalf("%q was printed, want %q", line, want)
 	}
 	return strings.TrimSpace(rest)
 }
@@ -221,7 +209,7 @@ func (w *worker) expectError(t *testing.T) {
 // end tells a worker that holds a lock to end its work.
 func (w *worker) end(t *testing.T) {
 	t.Helper()
-	if err := os.WriteFile(w.stop, nil, 0o600); err != nil {
+	if err := w.Stop(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -3,6 +3,13 @@
 # shellcheck disable=SC2016 # the shells of the commands read their own parameters
 mode=$1
 shift
+case $mode${TOKEN:+ over TCP} in
+hold | compete) ;;
+*) # what this client can't
+	echo skip
+	exit
+	;;
+esac
 OWN=$(mktemp -d)
 export OWN
 trap 'rm -r "$OWN"' EXIT
@@ -36,7 +43,7 @@ else
 		done'
 fi
 code=$?
-said=$(cat "$OWN/said")
+said=$(head -n 1 "$OWN/said") # shells tell of signals behind it
 case $code in
 0) echo 'done' ;;
 75) said=${said##*try again in } && echo "refused ${said%% *}" ;;

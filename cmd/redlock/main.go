@@ -38,6 +38,7 @@ func rootCmd() *cobra.Command {
 	cmd.AddCommand( // each has a file of its own
 		agentCmd(),
 		runCmd(),
+		conformanceCmd(),
 	)
 	cmd.AddCommand(operatorsCmds()...)
 	return cmd

@@ -1,0 +1,250 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
+)
+
+// scene is what a worker meets.
+type scene struct {
+	record
+
+	dir     string
+	address string
+	token   string
+
+	locker  *redlock.Locker // nil: no agent is there
+	granted bool            // locks can be had
+	waits   func() error    // is called when the worker has begun: ends the wait in which it is to be
+	holds   func()          // is called when the worker has printed its first line
+	until   time.Time       // by when the worker must not believe in its lock any more; zero: the case says nothing of that
+
+	listener net.Listener
+	retire   context.CancelFunc
+	served   chan struct{} // closed when the agent has ended
+}
+
+// ttl is that of an agent's locks, and long enough for a busy machine.
+const ttl = 6 * time.Second
+
+// agents are the agents that a case can have its client meet.
+var agents = map[string]func(s *scene) error{
+	"": func(s *scene) error { return s.begin() },
+	"on TCP, with the token secret": func(s *scene) error {
+		s.token = "secret"
+		return s.begin()
+	},
+	"with too few masters": func(s *scene) error {
+		return s.beginOn([]string{"unix://" + filepath.Join(s.dir, "1"), "unix://" + filepath.Join(s.dir, "2"), "unix://" + filepath.Join(s.dir, "3")})
+	},
+	"nobody listens": func(s *scene) error {
+		s.address = filepath.Join(s.dir, "s")
+		return nil
+	},
+	"a web server": func(s *scene) error {
+		return s.play(func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 4096))
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n{}\n")
+			_ = c.Close()
+		})
+	},
+	"hangs from the start": func(s *scene) error {
+		s.freeze()
+		return s.begin()
+	},
+	// The lines of a response and its chunks have nothing to do with each other, names of headers have no case, and later versions say more.
+	"behind a proxy": func(s *scene) error {
+		s.token = "secret"
+		return s.answer("HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nredlock-agent: 1\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"+
+			chunk(`{"fen`)+chunk(`ce":17,"mark":0,"valid_ms":60000,"later":{"a":1}}`+"\n"+`{"mark":0,`)+chunk(`"valid_ms":60000}`+"\n"),
+			chunk(`{"mark":0,"valid_ms":60000}`+"\n"+`{"released":true}`)+chunk("\n"))
+	},
+	"whose masters forget what is done": func(s *scene) error {
+		return s.answer("HTTP/1.1 200 OK\r\nRedlock-Agent: 1\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"+
+			chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"),
+			chunk(`{"released":true,"unconfirmed":true,"forgotten":true,"detail":"too few masters have confirmed the release, and what was to be remembered: the key is free when the ttl is over, at the latest"}`+"\n"))
+	},
+	"stops while it is waited for": func(s *scene) error {
+		return s.whileItWaits(func() error { s.end(); return nil })
+	},
+	"stops while it is waited for, and another comes": func(s *scene) error {
+		return s.whileItWaits(func() error {
+			s.end()
+			time.Sleep(2 * time.Second) // nobody listens for longer than clients pause
+			return s.serve()
+		})
+	},
+	"dies while it is waited for, and another comes": func(s *scene) error {
+		return s.whileItWaits(func() error {
+			s.die()
+			return s.serve()
+		})
+	},
+	"dies while its lock is held": func(s *scene) error {
+		s.holds = s.die
+		return s.begin()
+	},
+	// The worker has waited for longer than a lease, so that counting from when a line has come would be too long.
+	"hangs while its lock is held": func(s *scene) error {
+		s.holds = func() {
+			s.freeze()
+			s.until = time.Now().Add(ttl)
+		}
+		return s.whileItWaits(func() error { time.Sleep(ttl + time.Second); return nil })
+	},
+}
+
+// begin begins an agent that is well.
+func (s *scene) begin() error {
+	s.granted = true
+	return s.beginOn([]string{"memory://a", "memory://b", "memory://c"})
+}
+
+func (s *scene) beginOn(masters []string) (err error) {
+	s.locker, err = redlock.Open(masters, redlock.WithTTL(ttl), redlock.WithMaxTTL(30*time.Second), redlock.WithTimeout(time.Second), redlock.WithRestartGuard(0), redlock.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return err
+	}
+	return s.serve()
+}
+
+func (s *scene) listen() (err error) {
+	network, address := "unix", filepath.Join(s.dir, "s")
+	if s.token != "" {
+		network, address = "tcp", "127.0.0.1:0"
+	}
+	if s.listener, err = net.Listen(network, address); err != nil {
+		return err
+	}
+	s.address = s.listener.Addr().String()
+	return nil
+}
+
+// serve starts an agent.
+func (s *scene) serve() error {
+	if err := s.listen(); err != nil {
+		return err
+	}
+	var ctx context.Context
+	ctx, s.retire = context.WithCancel(context.Background())
+	served := make(chan struct{})
+	s.served = served
+	a := agent.New(s.locker, agent.WithToken(s.token))
+	go func() {
+		defer close(served)
+		_ = a.Serve(ctx, bound, recording{s.listener, &s.record})
+	}()
+	return nil
+}
+
+// end has the agent end in order.
+func (s *scene) end() {
+	s.retire()
+	<-s.served
+}
+
+// die has it end as if it were killed.
+func (s *scene) die() {
+	_ = s.listener.Close()
+	s.cut()
+	s.retire()
+	<-s.served
+}
+
+// close ends all that is there.
+func (s *scene) close() {
+	s.thaw()
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
+	s.cut()
+	if s.served != nil {
+		s.retire()
+		<-s.served
+	}
+	if s.locker != nil {
+		_ = s.locker.Close()
+	}
+}
+
+// whileItWaits begins an agent whose key k somebody else has, until a function has returned that is called when the worker waits for it.
+func (s *scene) whileItWaits(do func() error) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	other, err := s.locker.Lock(context.Background(), "k")
+	if err != nil {
+		return err
+	}
+	s.waits = func() error {
+		defer func() { _ = other.Unlock() }()
+		for end := time.Now().Add(bound / 2); s.locker.Status().Waiting == 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				return errors.New("want a request for k that waits, because somebody else has it\ngot none")
+			}
+		}
+		return do()
+	}
+	return nil
+}
+
+// requireFree fails unless a key is free soon.
+func (s *scene) requireFree(ctx context.Context, key string) error {
+	s.thaw()
+	lock, err := s.locker.Lock(ctx, key, redlock.WithWait(bound/4))
+	if err != nil {
+		return fmt.Errorf("want the key %q to be free after the end of the worker\ngot: %w", key, err)
+	}
+	return lock.Unlock()
+}
+
+func chunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }
+
+// answer has an agent that sends the same to each client: the beginning of a response once the request is there, and the rest at its end.
+func (s *scene) answer(beginning, rest string) error {
+	return s.play(func(c net.Conn) {
+		request, err := http.ReadRequest(bufio.NewReader(c))
+		if err != nil {
+			return
+		}
+		body := bufio.NewReader(request.Body)
+		if _, err := body.ReadBytes('\n'); err != nil {
+			return
+		}
+		_, _ = io.WriteString(c, beginning)
+		if _, err := io.Copy(io.Discard, body); err == nil {
+			_, _ = io.WriteString(c, rest+"0\r\n\r\n")
+		}
+	})
+}
+
+// play serves connections by a script.
+func (s *scene) play(script func(net.Conn)) error {
+	if err := s.listen(); err != nil {
+		return err
+	}
+	go func() {
+		for {
+			c, err := recording{s.listener, &s.record}.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				script(c)
+			}()
+		}
+	}()
+	return nil
+}
