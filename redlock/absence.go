@@ -6,14 +6,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// absence says that too few masters have a vote for a key. It doesn't change once a gate has it.
+// absence means that too few masters have a vote for a key. Once a gate has an absence, nobody changes it.
 type absence struct {
 	since time.Time // when this process noticed it
 	err   *QuorumError
 }
 
-// rest returns how long a call may still wait for masters: the given time, less the age of the absence. It is negative if that time is over. A nil
-// absence leaves the whole time.
+// rest returns how long a call may still wait for masters: the time that WithMastersWait allows, less the age of the absence. It is negative if that
+// time is over. Without an absence, it is the whole time.
 func (a *absence) rest(masters time.Duration) time.Duration {
 	if a == nil {
 		return masters
@@ -21,7 +21,7 @@ func (a *absence) rest(masters time.Duration) time.Duration {
 	return masters - time.Since(a.since)
 }
 
-// absentFor returns the absence for a key that this process knows of without asking the masters, or nil.
+// absentFor returns the absence for a key as far as this process knows without asking the masters, or nil.
 func (l *shared) absentFor(key string) *absence {
 	since, failed := l.voters.Absent(key)
 	if since.IsZero() {
@@ -47,8 +47,8 @@ func (l *shared) lacked(a *vote.Attempt, key string) *absence {
 	return &absence{since, err}
 }
 
-// mayAsk reports whether a call may ask for a key for which too few masters have a vote. One call of the process may ask in each askGap. Thousands
-// may wait for such keys, and the result of that call tells them enough.
+// mayAsk reports whether a call may ask the masters for a key for which too few of them have a vote. In each askGap, one call of the process may.
+// Thousands of calls may wait for such keys, and the result of one attempt tells them enough.
 func (l *shared) mayAsk() bool {
 	now, last := int64(time.Since(l.gates.began)), l.askedAbsent.Load()
 	return now-last >= int64(askGap) && l.askedAbsent.CompareAndSwap(last, now)

@@ -14,23 +14,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// state is the present work or wait of a call. run calls the method for it, which returns the next state. docs/DESIGN.md has a picture.
+// state is the step at which a call is: an action or a wait. run calls the method for the state, and the method returns the next state.
+// docs/DESIGN.md has a diagram of the states, in "Waiting and slots".
 type state uint8
 
 const (
-	entering    state = iota // the call looks whether other calls of this process are in its way
-	hearing                  // a try-lock waits for the result of another call's attempt
-	inLine                   // the call waits in line behind others
-	heading                  // the call is the head for all of its keys, and waits until it may ask the masters
-	asking                   // attempts are under way, and count against the pace of the process
-	takingOver               // attempts are under way that take over from the lock before this call's, or from the call's own lost attempts
-	contending               // the call waits, because other calls have votes for the key, too: a try-lock, or a call for a key with several holders
-	releasing                // the call waits, because its slot is about to be released on the masters
-	lacking                  // the call waits, because masters have no vote
-	subscribing              // the call waits until it can be woken
-	queued                   // the call is in line on the masters, and waits to be woken
-	unwoken                  // the call is in line on the masters, one of which can't wake it
-	insisting                // the call waits for a short time, and keeps its places for all of its keys: see insistsOn
+	entering    state = iota // the call checks whether a lock or another call of this process comes before it
+	hearing                  // a try-lock waits for the result of another call's attempt for the same key
+	inLine                   // the call waits in line behind other calls of this process
+	heading                  // no call of this process is before this one: it is the head for all of its keys. It waits until it may ask the masters
+	asking                   // attempts are under way, and count toward the limit on the attempts of this process: see pace
+	takingOver               // attempts are under way that follow the release of another lock, or this call's lost attempts, at once. They don't count toward the limit
+	contending               // the call waits, because other calls have votes for the key, too: only a try-lock, or a call for a key with several holders
+	releasing                // the call waits, because some masters haven't yet received the release of the slot that the call is to get: see IsFirst
+	lacking                  // the call waits, because too many masters have failed or have no vote
+	subscribing              // the call waits until the masters have answered the subscriptions that wake it
+	queued                   // the call is in the queues of the masters, and waits until a master wakes it
+	unwoken                  // the call is in the queues of the masters, but one of them can't wake it, so the call asks again after a pause
+	insisting                // the call has several keys, and keeps its places for all of them during a short wait: see insistsOn
 	holding
 	failed
 )
@@ -46,60 +47,60 @@ var waitsFor = [failed + 1]string{
 	unwoken:     "a time, as a master can't wake it",
 }
 
-// The pauses between attempts where no master wakes the call. A waiter's pause doubles up to waitMost, so that a long wait costs the masters little.
-// The pause after split votes is short. It is also random, so that one of the callers comes first.
+// The pauses between attempts if no master wakes the call. The pause of a call that waits doubles up to waitMost, so a long wait costs the masters
+// little. The pause after split votes is short, because the key may be free. It is also random, so that one of the callers asks first.
 const (
 	waitLeast  = 5 * time.Millisecond
 	waitMost   = 100 * time.Millisecond
 	splitPause = 3 * time.Millisecond
 	splitTries = 4
-	absentMost = time.Second // the longest pause of a call that knows of the masters' absence from other calls
+	absentMost = time.Second // the longest pause of a call that knows from other calls that too few masters have a vote
 
-	releasePause = time.Millisecond / 2 // the first pause for a release that is on its way to the masters; the pause doubles
+	releasePause = time.Millisecond / 2 // the first pause in the state releasing; the pause doubles
 	mostAgain    = 6
 )
 
-// call is a call of Lock or TryLock, for one key or several. Its goroutine takes it from state to state until it has the locks on all of its keys at
-// once, or must leave. It has a place at the gate of each key.
+// call is a call of Lock or TryLock, for one key or several. The caller's goroutine takes the call from state to state until the call has the locks
+// on all of its keys at once, or must leave. The call has a place at the gate of each key.
 type call struct {
 	*shared
 	lockOptions
-	ctx    context.Context // bounds the wait and the attempts
+	ctx    context.Context // ends the wait and the attempts
 	try    bool            // the call doesn't wait: a TryLock, or WithWait(0)
 	began  time.Time
-	limit  context.Context // ends when the call must not wait any longer; nil before it begins to wait, which most calls never do
+	limit  context.Context // ends when the call must not wait any longer; nil until the call begins to wait, and most calls never do
 	cancel context.CancelFunc
 	places []*place
 	state  state
 
 	order     uint64             // the call's number among all calls of this process; 0 before it enters
-	ahead     int                // how many calls were before it in line, those with a lock included
-	promoted  chan *vote.Attempt // gets, when the call becomes the head, the attempt for a lock handed to it, or nil
-	done      *DoneError         // the result that the head before this call has met, if the call wants results; set before it becomes the head
-	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 if not known yet
-	asksUntil atomic.Int64       // when the last attempt ends, at the earliest: a time.Duration since the gates began
+	ahead     int                // how many calls were before this one at its gate, including the calls that have a lock
+	promoted  chan *vote.Attempt // receives a value when the call becomes the head: the attempt for a lock that was handed to it, or nil
+	done      *DoneError         // the remembered result that the previous head has found on the masters; set before this call becomes the head, and only if the call wants results
+	ticket    int64              // the call's ticket in the masters' queues, from its first attempt on; 0 while it isn't known
+	asksUntil atomic.Int64       // the earliest possible end of the last attempt: a time.Duration since the gates began
 
-	blocked *place       // the place at which other calls of this process are in its way
-	later   <-chan error // gets the result of the calls in its way, or is closed when this call should look again
+	blocked *place       // the place at whose gate other calls of this process are before this one
+	later   <-chan error // receives the result of the calls before this one, or is closed when this call should enter again
 
 	lost       *place          // the place whose attempt is lost
-	doubts     int8            // how often the call may still ask again where other calls have found no quorum: see isDoubtful
-	again      int8            // how often the call has asked again at once, for its own slot or an offered one
+	doubts     int8            // how often the call may still ask although other calls have found no quorum: see isDoubtful
+	again      int8            // how often in a row the call has taken over its own lost attempt: see afterLoss
 	subscribed bool            // the call counts as waiting for wake-ups
 	tries      uint32          // how many attempts are over
 	pause      time.Duration   // the pause before the next attempt if no master wakes the call; longer each time
 	rest       time.Duration   // how long the call waits at most in its present state
 	settled    <-chan struct{} // closed when the subscriptions for the call are made
-	insists    time.Duration   // until when the call keeps its places for all of its keys, as the time since began: see insistsOn
+	insists    time.Duration   // when the call gives up its places for all keys but one, as the time since began; 0 for not set: see insistsOn
 	haste      haste
 	via        Via
 	err        error // the error before the last wait; at the end, the reason why the call must leave
 
-	roomForPlaces [1]*place // enough for one key, the usual case; saves two allocations
+	roomForPlaces [1]*place // room for the places of a call with one key, the usual case; saves two allocations
 	roomForPlace  place
 }
 
-// newCall returns a call that is about to enter. keys are distinct.
+// newCall returns a call in the state entering. keys are distinct.
 func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try bool) *call {
 	c := &call{shared: s, lockOptions: o, ctx: ctx, try: try || o.wait == 0, began: time.Now(), doubts: mostDoubts, pause: waitLeast, via: ViaFree}
 	c.places = c.roomForPlaces[:0]
@@ -159,7 +160,7 @@ func (c *call) fail(err error) state {
 	return failed
 }
 
-// giveUp ends a call that is the head of its gates.
+// giveUp ends a call that is the head at one or more gates.
 func (c *call) giveUp(err error) state {
 	c.release()
 	c.gates.keepOnly(nil, c)
@@ -178,7 +179,7 @@ func (c *call) stopped(ctx context.Context) error {
 	}
 }
 
-// sleep waits for d. It returns the reason if the call must leave before that, and otherwise nil.
+// sleep waits for d. It returns the reason if the call must leave earlier, and otherwise nil.
 func (c *call) sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -190,7 +191,7 @@ func (c *call) sleep(ctx context.Context, d time.Duration) error {
 	return c.stopped(ctx)
 }
 
-// until returns the latest end of the call's wait for others, or zero if only its context ends the wait.
+// until returns the time at which the call's wait ends, or zero if only its context ends the wait.
 func (c *call) until() (end time.Time) {
 	if c.try || c.wait == untilDone {
 		return end
@@ -208,9 +209,9 @@ func (c *call) waiting() context.Context {
 	return c.limit
 }
 
-// enter tries to make the call the head for all of its keys. If the call has waited on the masters for one of them, it is the head for that key, and
-// has a ticket. If another call is in its way for another key, the call gives up its place and its ticket, so that nobody waits for a call that can't
-// have the key yet.
+// enter tries to make the call the head for all of its keys. A call that has been refused by the masters is still the head for the refused key, and
+// has a ticket for it. If another call comes before it for another key, the call gives up that place and that ticket, so that nobody waits behind a
+// call that can't have all its keys yet.
 func (c *call) enter() state {
 	blocked, later, err := c.gates.enter(c, c.lost == nil, c.doubts > 0)
 	c.blocked, c.later = blocked, later
@@ -231,10 +232,10 @@ func (c *call) enter() state {
 	return inLine
 }
 
-// mostDoubts is how often a call asks again although other calls have found no quorum.
+// mostDoubts is how often a call asks the masters although other calls have found no quorum.
 const mostDoubts = 2
 
-// hear waits until a try-lock should enter again, because the first attempt of the call before it is over.
+// hear lets a try-lock wait until the first attempt of the call before it is over. Then the try-lock fails, or enters again.
 func (c *call) hear() state {
 	heard, at := c.blocked, c.blocked.gate
 	switch err := c.awaitFirst(); {
@@ -252,7 +253,7 @@ func (c *call) hear() state {
 }
 
 // awaitFirst waits for the first attempt of the call before this one. It returns the reason why a try-lock gets no lock, or nil if the try-lock
-// should enter again. The reason is errDoubtful if it may be over by now.
+// should enter again. It returns errDoubtful if the attempt has found no quorum, but there may be one by now.
 func (c *call) awaitFirst() error {
 	select {
 	case met := <-c.later:
@@ -267,8 +268,8 @@ func (c *call) awaitFirst() error {
 	}
 }
 
-// standInLine waits until the call becomes the head. If the call's wait ends during the first attempt of the call before it, it waits for that
-// attempt, too, to know whether anybody has the lock. This takes no longer than masters may take to answer.
+// standInLine waits until the call becomes the head. The call's wait may end during the first attempt of the call before it. Then this call waits for
+// that attempt, too, because its result shows whether anybody has the lock. This takes no longer than masters may take to answer.
 func (c *call) standInLine() state {
 	err := error(nil)
 	ctx := c.waiting()
@@ -312,7 +313,7 @@ func (c *call) standInLine() state {
 			case met == errDoubtful:
 				met = nil
 				c.doubts--
-			case errors.Is(met, ErrDone): // if the call asks for results, it becomes the head and gets this result
+			case errors.Is(met, ErrDone): // a call that wants results is about to become the head, and finds this result in done
 				met = nil
 			}
 		case <-enough:
@@ -335,14 +336,14 @@ func (c *call) standInLine() state {
 			refusal = met
 		}
 		leaves := c.ctx.Err() != nil
-		if refusal == nil && leaves { // the call leaves with the error of the calls before it, which know more
+		if refusal == nil && leaves { // the error of the calls before this one says more than the context's
 			refusal = c.gates.lastMet(c)
 		}
 		if refusal != nil || leaves {
 			err = ended(ctx, refusal)
 		}
 	}
-	if !c.gates.giveUp(c) { // the call has just become the head, and must give back the lock that was handed to it
+	if !c.gates.giveUp(c) { // the call has just become the head, and must release the lock that may have been handed to it
 		if a := <-c.promoted; a != nil {
 			a.Release(false)
 		}
@@ -362,18 +363,18 @@ func (c *call) becomeHead(handed *vote.Attempt) state {
 	return takingOver
 }
 
-// handOn makes the place's call the head. Its attempt begins at once, behind the release of the lock before it. former is the attempt of that lock,
-// or nil if the release was sent separately.
+// handOn makes the place's call the head. Its attempt begins at once, behind the release of the previous lock. former is the attempt of the previous
+// lock, or nil if its release was sent separately.
 func (p *place) handOn(former *vote.Attempt) {
 	proposal := p.number()
 	p.promoted <- p.ask(vote.Ask{Former: former, Start: time.Now(), Fence: proposal})
 }
 
-// longWait is how long a call waits for one lock of its own process before the log says so. The holder of that lock may itself wait for the call, and
-// then neither ends. Most calls wait for less.
+// longWait is how long a call waits for a lock of its own process before the log says so. If the holder of that lock waits for the call, neither
+// ends.
 const longWait = 10 * time.Second
 
-// tellLongWait tells the Observer, and now and then the log, that the call waits for a lock that this process held before the call came.
+// tellLongWait tells the Observer, and at most once a minute the log, that the call waits for a lock that this process held before the call came.
 func (c *call) tellLongWait() {
 	holder, due := c.gates.heldSince(c.blocked)
 	if holder == nil {
@@ -388,16 +389,16 @@ func (c *call) tellLongWait() {
 	}
 }
 
-// haste bounds how often a call asks masters, whatever they say and however often they wake it: mostHaste times at once, and then once in a gap on
-// average. Its zero value is for a call that hasn't asked yet.
-type haste struct{ full time.Time } // when the call may again ask mostHaste times at once
+// haste bounds how often a call asks masters, whatever they reply and however often they wake it. The call may ask mostHaste times at once, and then
+// once in each gap on average. The zero value is for a call that hasn't asked yet.
+type haste struct{ full time.Time } // the time from which the call may ask mostHaste times at once
 
 const (
 	mostHaste = 10
 	askGap    = 50 * time.Millisecond
 )
 
-// gap is askGap, or a third of the TTL if that is shorter, because a call must ask at least that often.
+// gap returns askGap, or a third of the TTL if that is shorter, because the call's tickets would end if it asked less often.
 func gap(ttl time.Duration) time.Duration { return min(askGap, ttl/3) }
 
 // rest returns how long the call must wait before it asks again.
@@ -414,14 +415,14 @@ func (h *haste) ask(gap time.Duration) {
 
 func (c *call) begin() state {
 	if slices.ContainsFunc(c.voters.Streams, vote.Stream.Subscribed) {
-		c.gates.drainWakeUps(c) // the attempt finds out by itself whether an earlier wake-up was right
+		c.gates.drainWakeUps(c) // the new attempt finds out whether the key is free, so an earlier wake-up says nothing new
 	}
 	if err := c.awaitPlace(); err != nil {
 		return c.giveUp(err)
 	}
 	start := time.Now()
 	proposal := c.number()
-	for _, p := range c.places { // all places get the same proposal and start, so that the locks share their fence and the end of their validity
+	for _, p := range c.places { // all places have the same proposal and start, so that all locks of the call have the same fence and expire together
 		p.attempt = p.ask(vote.Ask{Start: start, Fence: proposal})
 	}
 	c.sendSoon()
@@ -454,8 +455,8 @@ func (c *call) awaitPlace() error {
 	return endedBy(context.DeadlineExceeded, c.err)
 }
 
-// placeBy returns until when the call waits for a place among the attempts of the process, or the zero time. A call that has made no attempt waits at
-// least as long as masters may take to answer, so a short wait has the chances of a try-lock.
+// placeBy returns until when the call waits for the pace to admit its attempt, or the zero time if only its context ends that wait. A call that has
+// made no attempt waits at least as long as masters may take to answer, so that a call with a short wait is admitted as often as a try-lock.
 func (c *call) placeBy() time.Time {
 	until := c.until()
 	if c.tries > 0 || until.IsZero() && !c.try {
@@ -468,8 +469,8 @@ func (c *call) placeBy() time.Time {
 	return least
 }
 
-// awaitMasters waits while too few masters have a vote. It returns nil when the masters are back, or when it is this call's turn to ask whether they
-// are. Otherwise it returns the reason why the call must leave.
+// awaitMasters waits while too few masters have a vote. It returns nil when enough masters have one, when it is this call's turn to ask the masters
+// again, or when the wait for masters is over. Otherwise it returns the reason why the call must leave.
 func (c *call) awaitMasters() error {
 	if c.try || !c.lacksMasters.Load() {
 		return nil
@@ -484,7 +485,7 @@ func (c *call) awaitMasters() error {
 		if rest <= 0 || c.mayAsk() {
 			return nil
 		}
-		if absent.err.RetryAfter > rest { // it is known that the masters will be back too late
+		if absent.err.RetryAfter > rest { // the restart guards end after the call's wait for masters
 			return absent.err
 		}
 		if c.err == nil {
@@ -511,10 +512,10 @@ func (c *call) absent() (absent *absence) {
 	return absent
 }
 
-// number gives the call its ticket: the time when it came, on the masters' clocks. It returns the masters' present time, from which the call's fence
-// is proposed. While the masters' clocks aren't known, the ticket is 0, because our own clock could put all calls of this process before, or behind,
-// the calls of others. A ticket in the future comes from clocks that were set back since. It would be behind all others until then, so it is made
-// anew.
+// number gives the call its ticket: the time when the call came, on the masters' clocks. It returns the present time on the masters' clocks, from
+// which the call's fence is proposed. While too few masters' clocks are known, the ticket stays 0. A ticket from this process's own clock could put
+// its calls before, or behind, all calls of other processes. A ticket in the future is replaced: the masters' clocks were set back since, and the
+// call would be behind all others until then.
 func (c *call) number() (now int64) {
 	now, known := c.voters.Time()
 	if known && (c.ticket == 0 || c.ticket > now) {
@@ -524,7 +525,7 @@ func (c *call) number() (now int64) {
 }
 
 // ask sends an acquire for the key to all masters. Its caller sets the fields that differ between the attempts of a call. If Former is set, each
-// command first releases that attempt: its lock is handed on, or its grants are taken over.
+// command first releases that attempt. Former is the attempt of a lock that is handed on to this call, or a lost attempt of this call.
 func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	if p.tickets == nil {
 		p.tickets = append(p.room[:0], make([]link.TicketState, len(p.voters.Streams))...)
@@ -539,7 +540,7 @@ func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	return p.voters.Ask(ask)
 }
 
-// win completes the attempts that are under way, even if the call must not wait any longer. Only the end of c.ctx abandons them.
+// win completes the attempts that are under way, even if the time of WithWait is over. Only the end of c.ctx abandons them.
 func (c *call) win() state {
 	c.lost = c.collect()
 	if c.state == asking {
@@ -562,9 +563,9 @@ func (c *call) win() state {
 	return c.afterLoss()
 }
 
-// collect waits for the grants. Then it waits until the fences are stored and the heart allows the locks. Each of the two waits lasts for the timeout
-// of one round at most. collect returns nil if all keys are won, or a place whose attempt is lost. All locks of a call get the largest of their
-// fences, so that the call has one fencing token.
+// collect waits for the grants, for at most the timeout of one round. Then it waits until the fences are stored and the heart allows the locks, again
+// for at most one timeout. It returns nil if all keys are won, or a place whose attempt is lost. All locks of a call get the largest of their fences,
+// so that the call has one fencing token.
 func (c *call) collect() (lost *place) {
 	var fence int64
 	within := c.round()
@@ -591,7 +592,7 @@ func (c *call) collect() (lost *place) {
 	return lost
 }
 
-// round returns the time for a round. The calls in line behind this one read the round's end from asksUntil.
+// round returns the time that masters have for a round. The calls in line behind this one read the round's end from asksUntil.
 func (c *call) round() vote.Span {
 	return vote.NewSpanOf(c.places[0].attempt.Timeout, c.gates.began, &c.asksUntil)
 }
@@ -599,7 +600,7 @@ func (c *call) round() vote.Span {
 func (c *call) sendSoon() { c.places[0].attempt.SendSoon() }
 
 func (c *call) hold() *Lock {
-	var room [1]*Lock // enough for one key, and saves an allocation
+	var room [1]*Lock // room for the lock of one key; saves an allocation
 	parts := room[:0]
 	for _, p := range c.places {
 		c.trace(p.attempt, nil, 0, holding)
@@ -610,7 +611,7 @@ func (c *call) hold() *Lock {
 			part.whole = parts
 		}
 	}
-	for _, part := range parts { // last, because from here on the lock may end
+	for _, part := range parts { // only now, because the keeper and the timer may end the lock from here on
 		if part.place.slots > 1 {
 			part.attempt.Withdraw()
 		}
@@ -623,8 +624,9 @@ func (c *call) hold() *Lock {
 	return parts[0]
 }
 
-// afterLoss chooses the next state after a lost attempt. In two cases the call soon asks again, a few times: if others have the slot and the leader
-// offers a different one, or if the slot is this call's and the masters that have refused it are about to learn that.
+// afterLoss chooses the next state after a lost attempt. In two cases the call makes a new attempt within milliseconds, up to mostAgain times: if the
+// leader offers a different slot, or if the slot is this call's, but masters that have refused it haven't received the release of its former holder
+// yet.
 func (c *call) afterLoss() state {
 	switch lost := c.lost.attempt; {
 	case c.haste.rest(gap(c.ttl)) > 0:
@@ -652,7 +654,8 @@ func (c *call) awaitReleases() state {
 	return c.takeOver()
 }
 
-// takeOver makes new attempts. They take over the grants of the attempts before, except where the leader offers a different slot.
+// takeOver makes new attempts. Each command also releases the grants of the former attempt, except where the leader offers a different slot: then a
+// separate command releases them.
 func (c *call) takeOver() state {
 	c.haste.ask(gap(c.ttl))
 	start, proposal := time.Now(), c.number()
@@ -668,10 +671,10 @@ func (c *call) takeOver() state {
 	return takingOver
 }
 
-// insistsOn reports whether a call that has just met a call for several keys should try again soon. If calls for several keys want overlapping keys,
-// each may win one key and give it back, by turns. So a call that is refused in favor of another one gives back the locks that it has won, but keeps
-// its place for all of its keys. Then the oldest call is granted all of them, because no younger call is granted any. The other call may have won, so
-// the call keeps its places only for the timeout of one round, and then leaves the free keys to others.
+// insistsOn reports whether a call that a master has refused in favor of a call for several keys should try again soon. If calls for several keys
+// want overlapping keys, each may win one key and give it back, in turn. So a refused call releases its locks, but keeps its places for all of its
+// keys. Then the masters grant all keys to the oldest call, because they grant none to a younger call. If the other call has won, waiting with all
+// places would keep free keys from other calls. So the call keeps them only for the timeout of one round.
 func (c *call) insistsOn() bool {
 	if !c.subscribed || c.lost.attempt.Unwoken || !slices.ContainsFunc(c.places, func(p *place) bool { return p.attempt.MetSeveral() }) {
 		return false
@@ -684,7 +687,7 @@ func (c *call) insistsOn() bool {
 	return c.rest > 0
 }
 
-// insist gives back the locks that the call has won. It waits until a master wakes the call for the refused key, or c.rest is over.
+// insist releases the locks that the call has won. It waits until a master wakes the call for the refused key, or c.rest is over.
 func (c *call) insist() state {
 	c.release(c.places...)
 	timer := time.NewTimer(c.rest)
@@ -700,7 +703,7 @@ func (c *call) insist() state {
 	return c.giveWay()
 }
 
-// release gives back everything that the attempts have won. If the call goes on waiting, it keeps its tickets for the awaited keys.
+// release releases all grants of the attempts. The call keeps its tickets for the awaited keys.
 func (c *call) release(awaited ...*place) {
 	for _, p := range c.places {
 		if p.attempt != nil {
@@ -712,7 +715,7 @@ func (c *call) release(awaited ...*place) {
 	}
 }
 
-// giveWay makes the call wait for the key that was refused, and leaves the other keys to other calls, here and on the masters.
+// giveWay makes the call wait for the key that was refused. It leaves the other keys to other calls, at the gates and on the masters.
 func (c *call) giveWay() state {
 	c.release(c.lost)
 	c.err = c.errorOf(c.lost.attempt)
@@ -737,17 +740,18 @@ func (c *call) giveWay() state {
 	if absent != nil {
 		c.rest = max(min(c.rest, absent.rest(c.masters)), soonest)
 	}
-	c.rest = max(min(c.rest, c.ttl/3-time.Since(c.lost.attempt.Start)), soonest) // ask again before the call's ticket ends
+	c.rest = max(min(c.rest, c.ttl/3-time.Since(c.lost.attempt.Start)), soonest) // the call must ask again before its ticket expires on the masters
 	c.trace(c.lost.attempt, c.err, c.rest, next)
 	return next
 }
 
-// chooseWait returns the state in which the call waits before its next attempt, and sets how long it waits at most; or it ends the call.
+// chooseWait returns the state in which the call waits before its next attempt, and sets c.rest to the longest wait. If the call should not try
+// again, chooseWait ends it.
 func (c *call) chooseWait(absent *absence) state {
 	lost := c.lost.attempt
 	c.rest = jitter(c.pause)
 	switch {
-	case c.try && (c.tries > splitTries || !lost.Split() && !lost.LacksLeader()): // another call has won, or no call can
+	case c.try && (c.tries > splitTries || !lost.Split() && !lost.LacksLeader()): // another call has won, too few masters can vote, or all tries are used
 		c.trace(lost, c.err, 0, failed)
 		return c.giveUp(c.err)
 	case c.try:
@@ -756,27 +760,27 @@ func (c *call) chooseWait(absent *absence) state {
 	case absent != nil && c.hopeless(absent.rest(c.masters)):
 		c.trace(lost, absent.err, 0, failed)
 		return c.giveUp(absent.err)
-	case !errors.Is(c.err, ErrHeld): // masters have failed, and so wake nobody
+	case !errors.Is(c.err, ErrHeld): // too few masters have answered, so no wake-up may come
 		c.pause = min(2*c.pause, waitMost)
 		return lacking
 	case c.subscribed && c.voters.Deny():
 		c.trace(lost, c.err, 0, failed)
 		return c.giveUp(endedBy(ErrNotWoken, c.err))
-	case lost.IsFirst(), lost.Offer() > 0: // others have votes for the slot, and the leader doesn't know it
+	case lost.IsFirst(), lost.Offer() > 0: // the leader grants or offers this call a slot, but other masters refuse it
 		c.pause = min(2*c.pause, waitMost)
 		return contending
-	case !c.subscribed && c.lost.slots > 1 && !lost.Unwoken: // all masters that refused the call have already put it into their queues
+	case !c.subscribed && c.lost.slots > 1 && !lost.Unwoken: // other calls of this process have subscribed before, so all masters that refused this call have put it into their queues
 		c.subscribed = true
 		c.subscriptions.begin()
 		c.rest = lost.Patience()
 		return queued
 	case !c.subscribed:
-		// A message before the subscriptions are made is missed, so the call asks again when they are.
+		// Wake-ups from before the subscriptions are missed, so the call asks again once they are made.
 		c.subscribed = true
 		c.gates.drainWakeUps(c)
 		c.settled, c.rest = c.subscriptions.begin(), lost.Timeout
 		return subscribing
-	case !lost.Unwoken: // all masters that refused have put this process into their queues, and will wake it
+	case !lost.Unwoken: // all masters that refused have put this process into their queues
 		c.rest = lost.Patience()
 		return queued
 	}
@@ -813,8 +817,8 @@ func (c *call) awaitRetry() state {
 	return entering
 }
 
-// hopeless reports whether a call that lacks masters should give up: it has waited long enough for them, or a restart guard or a jump of a clock
-// excludes too many of them for longer than the rest of its wait.
+// hopeless reports whether a call for which too few masters have a vote should give up: it has waited long enough for them, or a restart guard or a
+// jump of a clock excludes too many masters for longer than the rest of its wait.
 func (c *call) hopeless(rest time.Duration) bool {
 	end := time.Now().Add(rest)
 	if deadline, ends := c.waiting().Deadline(); ends && deadline.Before(end) {
@@ -823,7 +827,7 @@ func (c *call) hopeless(rest time.Duration) bool {
 	return rest <= 0 || !c.lost.attempt.CanWinBy(end)
 }
 
-// trace tells the Observer, if it traces attempts, how an attempt has ended, and what the call waits for next.
+// trace tells an Observer with Attempted how an attempt has ended, and the reason for the call's next wait.
 func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state) {
 	if !c.reporter.traces() {
 		return
@@ -852,8 +856,8 @@ func (c *call) errorOf(a *vote.Attempt) error {
 	}
 }
 
-// tellDifference notes that processes differ on how many may hold a key, if an attempt has met a call in line with a different number. It logs that
-// once.
+// tellDifference notes a call in the masters' queues that allows a different number of holders of the key, if the lost attempt has met one. It logs
+// only the first of them.
 func (c *call) tellDifference() {
 	for _, reply := range c.lost.attempt.Refusals() {
 		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {

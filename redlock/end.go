@@ -59,7 +59,7 @@ func (k *Lock) End() End {
 	return k.ending()
 }
 
-// ending is End without a look at the clock.
+// ending is End without a check of the clock.
 func (k *Lock) ending() End {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,8 +68,9 @@ func (k *Lock) ending() End {
 
 func (k *Lock) endedBy() error { return k.ending().cause() }
 
-// end ends the lock on all its keys, unless it has ended. The lock ends in the given way or, if its validity is over, in the way that over returns.
-// end reports whether this call has ended the lock in the given way. The keeper releases the lock, unless Unlock has ended it: then the caller must.
+// end ends the lock on all its keys, unless it has ended already. The lock ends in the given way or, if its validity is over, in the way that over
+// returns. end reports whether this call has ended the lock in the given way. The keeper releases the lock, unless the given way is EndUnconfirmed:
+// then the caller must.
 func (k *Lock) end(how End) bool {
 	really := how
 	if over := k.over(); over != "" {
@@ -88,12 +89,13 @@ func (k *Lock) end(how End) bool {
 	return len(lost) > 0 && really == how
 }
 
-// decide sets how the lock has ended, unless that is set already. From then on the lock isn't renewed, and its contexts have ended. Its keys may be
-// released only after that. decide reports whether this call has ended the lock: only in this case the caller has the lock released, and calls tell.
+// decide sets how the lock has ended, unless that is set already, and reports whether it has set it. From then on the lock isn't renewed, and its
+// contexts have ended. Its keys may be released only after that. If decide returns true, its caller makes sure that the lock is released and tell is
+// called.
 func (k *Lock) decide(how End) bool {
 	for _, part := range k.parts() {
 		part.mu.Lock()
-		if part.how != "" { // the first part is set first, so it knows whether the lock has ended
+		if part.how != "" { // the parts are set in order, so the first part shows whether the lock has ended
 			part.mu.Unlock()
 			return false
 		}
@@ -112,7 +114,7 @@ func (k *Lock) decide(how End) bool {
 	return true
 }
 
-// confirm replaces EndUnconfirmed, after the masters' replies to the release.
+// confirm replaces EndUnconfirmed once the masters have replied to the release.
 func (k *Lock) confirm(how End) {
 	for _, part := range k.parts() {
 		part.mu.Lock()
@@ -141,8 +143,8 @@ func (k *Lock) over() End {
 	return ""
 }
 
-// tell tells the log and the Observer that the lock was lost, if it was: once for all its keys. why is the error of Unlock, or the cause with which
-// the contexts have ended.
+// tell tells the log and the Observer that the lock was lost, if it was. It is called once for all keys of a lock. why is the error of Unlock, or the
+// cause with which the contexts have ended.
 func (k *Lock) tell(why error) {
 	how, l := k.ending(), k.call
 	if !how.Lost() {

@@ -15,8 +15,8 @@ import (
 
 // The errors of this package, for errors.Is. Several of them can match one error.
 var (
-	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment. Failed masters aren't the reason:
-	// with their votes, the call would not have had a quorum either. The error is a *HeldError.
+	// ErrHeld means that another holder has the lock, or that several callers were taking it at the same moment. Masters that failed aren't the
+	// reason: with their votes, the call would not have had a quorum either. The error is a *HeldError.
 	ErrHeld = errors.New("redlock: lock is held")
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// or WithOncePer return it.
@@ -30,7 +30,7 @@ var (
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")
 	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in this process. The error is a *HeldError, and
-	// matches ErrHeld, too. If those calls wait for masters, it is a *QuorumError.
+	// matches ErrHeld, too. If those calls wait for masters, the error is a *QuorumError.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
 	// ErrNotWoken means that a call can't wait for the lock: the masters' users lack the right to SUBSCRIBE, so that no quorum could wake it. The
 	// error is a *HeldError, and matches ErrHeld too.
@@ -46,7 +46,7 @@ var (
 	ErrConcurrency = errors.New("redlock: the concurrency is above 1")
 	// ErrKeyTooLong means that a key has more than MaxKeyLength bytes, or that the keys of a call have too many together.
 	ErrKeyTooLong = errors.New("redlock: key is too long")
-	// ErrNoQuorum means that too few masters gave a vote, whoever has the lock or some votes for it. The error is a *QuorumError.
+	// ErrNoQuorum means that too few masters gave a vote. It doesn't show whether anybody has the lock. The error is a *QuorumError.
 	ErrNoQuorum = errors.New("redlock: no quorum")
 	// ErrLost is the cause with which Lock.Context ends when the lease is over before Unlock. Unlock returns it as well, even if only the masters'
 	// replies show that the lock was lost.
@@ -58,15 +58,16 @@ var (
 	// ErrClosed means that the Locker is closed. If Close frees a lock, ErrClosed is also the cause with which the lock's contexts end.
 	ErrClosed = link.ErrClosed
 	// ErrExpired is the error of Unlock if the lock had ended before, for any reason. The work may have overlapped with another holder's. The error
-	// matches the reason as well: ErrLost, ErrMaxHold, ErrForced or ErrClosed.
+	// also matches the reason for the end: ErrLost, ErrMaxHold, ErrForced or ErrClosed.
 	ErrExpired = errors.New("redlock: lease expired before unlock")
 	// ErrNotOwner is the error of Unlock, in place of ErrExpired, if the masters say that another holder has the lock now. It matches ErrLost.
 	ErrNotOwner = errors.New("redlock: lock has another owner")
-	// ErrRestarted means that a master has just started, and may have forgotten leases. It has no vote until all of these have ended; see
-	// WithRestartGuard.
+	// ErrRestarted means that a master has just started, and may have forgotten leases. The master has no vote until all of these leases have ended;
+	// see WithRestartGuard.
 	ErrRestarted = admission.ErrRestarted
 	// ErrReplaced means that a different server answers under a master's name, as after a failover, or that the server has just been a replica or has
-	// lost its data. It has no vote until all leases from before have ended. The error matches ErrRestarted, because the effect on locks is the same.
+	// lost its data. The server has no vote until all earlier leases have ended. The error matches ErrRestarted, because the effect on locks is the
+	// same.
 	ErrReplaced = admission.ErrReplaced
 )
 
@@ -75,12 +76,12 @@ var (
 type HeldError struct {
 	// RetryAfter is how long the holder's lease can still last, at most, if it is not renewed; 0 if unknown.
 	RetryAfter time.Duration
-	// Slots is how many calls may hold the key at once, as this call sees it: see WithConcurrency. All slots are taken, or others are next.
+	// Slots is how many calls may hold the key at once, as this call sees it: see WithConcurrency. All slots are taken, or other calls are next.
 	Slots int
 	// Label is the label of the call: see WithLabel. No error names a key.
 	Label string
-	// Err is why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time
-	// of WithWait was over, ErrTooManyWaiters, ErrNotWoken or ErrHeldByCaller. It is nil for a call that does not wait.
+	// Err is the reason why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time of WithWait was over,
+	// ErrTooManyWaiters, ErrNotWoken or ErrHeldByCaller. It is nil for a call that does not wait.
 	Err error
 }
 
@@ -98,14 +99,14 @@ func (e *HeldError) Unwrap() []error { return withSentinel(ErrHeld, e.Err) }
 // QuorumError is the error of a call for which too few masters voted: they do not answer, have no vote for
 // now, or answered too late. It matches ErrNoQuorum, the errors of the masters, and the error that ended the wait.
 type QuorumError struct {
-	// Answered is the number of masters whose replies were counted, to grant or to refuse. In an error of Unlock it is the number of masters that
-	// confirmed the release. More masters may work: a call does not wait for the others once it is certain that no quorum can be reached.
+	// Answered is the number of masters whose replies were counted, whether they granted or refused. In an error of Unlock it is the number of
+	// masters that confirmed the release. More masters may work, because a call stops waiting once it is certain that no quorum can be reached.
 	Answered int
 	// Quorum is the number of votes needed.
 	Quorum int
 	// Total is the number of masters; 0 if this process may not lock at all, whatever the masters answer.
 	Total int
-	// Masters are the masters that failed, each with the reason. It lacks masters for which the call didn't wait.
+	// Masters are the masters that failed, each with the reason. Masters for which the call didn't wait are missing.
 	Masters []*MasterError
 	// RetryAfter is how long it takes until enough masters will have passed their restart guards; 0 if the guards aren't the reason.
 	RetryAfter time.Duration
@@ -146,8 +147,9 @@ func (e *QuorumError) Unwrap() []error {
 }
 
 // UnreadableError is the error of a call with WithRecall that has met a result on some master, but could not read it, or could not make sure that a
-// quorum remembers it. Masters don't answer, too many results are under way, or the network is too slow. Don't do the work again because of this
-// error: a later call finds the result, or finds it gone. The error matches ErrUnreadable, and the error that ended the wait, but never ErrNoQuorum.
+// quorum remembers it. Possible causes are masters that don't answer, too many results under way, and a slow network. Don't do the work again because
+// of this error: a later call reads the result, or finds that it is gone. The error matches ErrUnreadable, and the error that ended the wait, but
+// never ErrNoQuorum.
 type UnreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
@@ -210,14 +212,14 @@ func masterErrors(failed []vote.Failure) (errs []*MasterError) {
 	return errs
 }
 
-// endedError is the error of Unlock for a lock that had ended before. Its text is the text of the cause. It matches the cause and ErrExpired.
+// endedError is the error of Unlock for a lock that had ended before. Its text is the text of the cause.
 type endedError struct{ cause error }
 
 func (e endedError) Error() string { return e.cause.Error() }
 
 func (e endedError) Unwrap() []error { return []error{e.cause, ErrExpired} }
 
-// ended returns the error of a call whose context has ended: the error of its last attempt, if there was one, joined with the context's.
+// ended returns the error of a call whose context has ended. If the call has made an attempt, that attempt's error is joined with the context's.
 func ended(ctx context.Context, failure error) error {
 	return endedBy(ctx.Err(), failure)
 }
@@ -248,7 +250,7 @@ func withCause(text string, cause error) string {
 	return text
 }
 
-// inner returns the text of an error as a part of another error of this package, without the package's name.
+// inner returns the text of an error, without the package's name, for use in another error of this package.
 func inner(err error) string { return strings.ReplaceAll(err.Error(), "redlock: ", "") }
 
 type becauseError struct{ error, cause error }
@@ -264,7 +266,7 @@ func withLabel(sentinel error, label string) string {
 	return sentinel.Error() + " [" + label + "]"
 }
 
-// labeled returns the error of a call with its label. Calls that wait for each other may share the error itself.
+// labeled returns a copy of a call's error with the call's label. It copies the error because several calls may have got the same one.
 func labeled(err error, label string) error {
 	if label == "" {
 		return err

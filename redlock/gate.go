@@ -26,10 +26,10 @@ type gates struct {
 	canAsk    func(key string) bool // reports whether a quorum takes commands for a key now
 }
 
-// gate is where the calls for one key queue up within this process, in the order in which they came. For a key with n slots, at most n calls have a
-// slot or ask the masters for one; all others stand in line. A call for several keys stands in line at all its gates, and asks at all of them at
-// once. While it can't ask, the calls behind it go first. So if nobody has a slot or asks at a gate, its line has only calls for several keys. A gate
-// exists while anybody is at it.
+// gate is the queue of this process's calls for one key, in the order in which they came. For a key with n slots, at most n calls have a slot or ask
+// the masters for one; all others stand in line. A call for several keys stands in line at all its gates, and asks at all of them at once. While such
+// a call can't ask, the calls behind it go first. So if nobody has a slot or asks at a gate, only calls for several keys are in its line. A gate
+// exists while it has a lock or a call.
 type gate struct {
 	key    string
 	locks  []*Lock
@@ -37,21 +37,21 @@ type gate struct {
 	line   queue    // calls behind the calls that ask
 	hear   []hearer // calls that wait for the result of an attempt
 	last   error    // the result of the last attempt; nil if it got the lock
-	absent *absence // the absence of masters that the last attempt has met; nil if it has found enough masters, or if no call asks
+	absent *absence // the last attempt has found that too few masters have a vote; nil if it has found enough, or if no call asks
 
-	roomToHold [1]*Lock // room for locks and asking: enough for most gates, and saves two allocations
+	roomToHold [1]*Lock // room for one lock and one call that asks, which is enough for most gates; saves two allocations
 	roomToAsk  [1]*place
 }
 
-// hearer is a try-lock, or a call in line whose wait is over, that waits for the result of other calls. Its channel gets that result, or is closed
-// when the hearer should look again.
+// hearer is a call that waits for the result of other calls: a try-lock, or a call in line whose own wait is over. Its channel receives that result,
+// or is closed when the hearer should enter again.
 type hearer struct {
 	*place
 	outcome chan error
 }
 
-// queue holds calls in the order in which they came. A call leaves it in constant time, so that a crowd of thousands that gives up delays no other
-// key. The zero value of a queue is empty.
+// queue has calls in the order in which they came. A call leaves it in constant time, so that thousands of calls that give up at the same time delay
+// no other key. The zero value is empty.
 type queue struct{ places list.List }
 
 func (q *queue) len() int { return q.places.Len() }
@@ -76,7 +76,7 @@ func (q *queue) first() *place {
 	return nil
 }
 
-// join puts a call before all calls that came after it, and returns how many are ahead.
+// join puts a call before all calls that came after it, and returns how many calls are ahead of it.
 func (q *queue) join(p *place) (ahead int) {
 	ahead = q.len()
 	after := q.places.Back()
@@ -100,14 +100,14 @@ func (q *queue) drop(p *place) (dropped bool) {
 	return true
 }
 
-// maxAsking bounds how many calls of one process ask for slots of one key at a time.
+// maxAsking bounds how many calls of one process ask the masters for slots of one key at a time.
 const maxAsking = 16
 
 type place struct {
 	*call
 	key     string              // the name of the key on the masters
 	slots   int                 // how many may hold the key at once
-	unled   int                 // how many attempts no leader has refused. After each, the call asks for a different slot
+	unled   int                 // how many lost attempts no leader has answered. After each, the call asks for a different slot
 	attempt *vote.Attempt       // the call's last attempt for the key; nil before the first
 	gate    *gate               // the gate at which the place is, or was last
 	ownGate gate                // room for the gate, if this call is the first at it; saves an allocation
@@ -123,12 +123,12 @@ type place struct {
 	wakeUps chan struct{} // signals that the key may be free; nil while the call can't be woken
 }
 
-// enter makes a call ask at the gates of all its keys at once, or at none. If at none, blocked is a place where others are in the call's way, and the
-// call stands in line if stand is true.
+// enter makes a call ask at the gates of all its keys at once, or at none. In the second case, blocked is a place where other calls or locks come
+// before the call. Then the call joins the lines of all its gates if stand is true.
 //
-// A try-lock never stands in line. It gets the error with which the last attempt of the others has failed. While their first attempt is under way, it
-// gets a channel instead. The channel gets that attempt's result, or is closed when the call should enter again. If doubts is true, a try-lock also
-// gets a channel where others have found no quorum and there may be one again.
+// A try-lock never stands in line. It gets the error with which the last attempt of the other calls has failed. While their first attempt is under
+// way, it gets a channel instead. The channel receives that attempt's result, or is closed when the call should enter again. If doubts is true, a
+// try-lock also gets a channel if the other calls have found no quorum, but there may be one by now.
 func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -169,7 +169,7 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 func (g *gates) at(p *place) *gate {
 	at := g.byKey[p.key]
 	if at == nil {
-		if at = &p.ownGate; at.key != "" { // the gate has been used before, and other calls may know it
+		if at = &p.ownGate; at.key != "" { // the place has lent its gate before, and other calls may still use that gate
 			at = &gate{}
 		}
 		at.key = p.key
@@ -186,18 +186,18 @@ func (g *gate) full(p *place) bool {
 		if older.order >= p.order {
 			break
 		}
-		if !older.several() || g.fullFor(older) { // a call for several keys may wait at another gate; then later calls go before it here
+		if !older.several() || g.fullFor(older) { // if an older call for several keys can't ask because of another gate, this call may go before it
 			return true
 		}
 	}
 	return g.fullFor(p)
 }
 
-// fullFor reports whether no further call of this process may ask. That is so if one more attempt would meet one of this process: it has, or asks
-// for, as many slots as this call allows, or a call that asks. It is also so if maxAsking calls ask.
+// fullFor reports whether this call may not ask now, because its attempt would compete with this process's own locks and calls. Then this process
+// has, or asks for, as many slots as this call allows, or as many as a call that asks allows. A gate is also full if maxAsking calls ask.
 func (g *gate) fullFor(p *place) bool { return g.fullBeside(p, 0) }
 
-// fullBeside is fullFor with more calls, which are about to ask.
+// fullBeside is fullFor at a gate where more further calls are about to ask.
 func (g *gate) fullBeside(p *place, more int) bool {
 	busy := g.busy() + more
 	if busy == 0 {
@@ -230,7 +230,8 @@ func (g *gates) join(p *place) (ahead int) {
 	return at.line.join(p) + at.busy()
 }
 
-// advance makes the oldest call in line that can ask do so, and returns it, or nil if there is none. The caller tells the call that it is the head.
+// advance makes the oldest call in line that may ask do so, and returns its place, or nil if there is none. The caller signals the call that it is
+// the head.
 func (g *gates) advance(at *gate) *place {
 	for p := range at.line.all() {
 		if at.fullFor(p) {
@@ -247,7 +248,7 @@ func (g *gates) advance(at *gate) *place {
 	return nil
 }
 
-// blocked reports whether another call keeps this place's call from one of its further keys.
+// blocked reports whether the gate of another of the call's keys is full for it.
 func (g *gates) blocked(p *place, at *gate) bool {
 	return slices.ContainsFunc(p.places, func(other *place) bool {
 		gate := g.byKey[other.key]
@@ -255,7 +256,7 @@ func (g *gates) blocked(p *place, at *gate) bool {
 	})
 }
 
-// leave takes locks from their gates. Then the next calls ask, and gates without calls are removed.
+// leave removes locks from their gates. Then the next calls ask, and empty gates are removed.
 func (g *gates) leave(locks ...*Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -276,7 +277,7 @@ func (g *gate) stopAsking(p *place) {
 	g.asking = slices.DeleteFunc(g.asking, func(other *place) bool { return other == p })
 }
 
-// settle makes all calls ask that can, answers the calls that wait for an attempt, and removes a gate without calls.
+// settle makes all calls in line ask that may, answers the hearers, and removes the gate if it has no locks and calls any more.
 func (g *gates) settle(at *gate) {
 	for next := g.advance(at); next != nil; next = g.advance(at) {
 		next.promoted <- nil
@@ -322,7 +323,7 @@ func (g *gates) giveUp(c *call) bool {
 	return true
 }
 
-// noteOutcome records how an attempt of a call has ended, and answers the calls that wait for it.
+// noteOutcome records how an attempt of a call has ended, and answers the hearers. lock is nil if the attempt has failed.
 func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -344,8 +345,8 @@ func (g *gates) noteOutcome(p *place, lock *Lock, failed error) {
 	g.settle(at)
 }
 
-// noteMasters notes an absence of masters for the key of a call or, if absent is nil, that enough masters have a vote. It returns the absence with
-// its true beginning.
+// noteMasters notes at a place's gate that too few masters have a vote for its key or, if absent is nil, that enough have one. If the gate knows of
+// an earlier absence, the returned absence has that beginning.
 func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -357,8 +358,8 @@ func (g *gates) noteMasters(p *place, absent *absence) *absence {
 	return absent
 }
 
-// absence returns the absence of masters for a call in line, as far as its gates know. held reports whether the call waits for a lock of this
-// process: then it doesn't wait for masters.
+// absence returns the absence of masters that the gates of a call in line know of. held reports whether the call waits for a lock of this process,
+// and so doesn't wait for masters.
 func (g *gates) absence(c *call) (absent *absence, held bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -369,8 +370,8 @@ func (g *gates) absence(c *call) (absent *absence, held bool) {
 	return absent, held
 }
 
-// met passes on the result that the head has met to the calls in line that want results, and to the try-locks that wait for the head's attempt. All
-// of these came before the masters gave the result, so it is an answer to them, too. So thousands of calls cost the masters as much as one.
+// met hands a remembered result, which the head has found on the masters, to the hearers and to the calls in line that want results. All of these
+// came before the masters gave the result, so it answers them, too. Thousands of calls cost the masters as much as one.
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -384,21 +385,21 @@ func (g *gates) met(at *gate, done *DoneError) {
 	}
 }
 
-// errDoubtful tells calls that wait for an attempt that it has found no quorum, but that there may be one now.
+// errDoubtful tells a hearer that an attempt has found no quorum, but that there may be one by now.
 var errDoubtful = errors.New("ask again")
 
-// isDoubtful reports whether others have found no quorum, but masters take commands again: on a busy machine an attempt can be late although the
-// masters are well. Thousands may wait for the attempt, so one of them asks again before the others are refused.
+// isDoubtful reports whether an attempt has found no quorum, although a quorum of masters takes commands now. On a busy machine an attempt can be
+// late although the masters are well. Thousands of calls may wait for the attempt, so one of them asks again before the others are refused.
 func (g *gates) isDoubtful(at *gate, met error) bool {
 	return errors.Is(met, ErrNoQuorum) && !errors.Is(met, ErrHeld) && g.canAsk(at.key)
 }
 
-// answer answers the calls that wait for an attempt.
+// answer answers the hearers.
 //
-// If too few masters have answered the last attempt, the calls wait while another attempt is undecided, and then get the error of the calls that ask.
-// They look again if no call asks any more, or if the error is doubtful.
+// If too few masters have answered the last attempt, the hearers wait while another attempt is undecided. Then they get the error of the calls that
+// ask. They enter again if no call asks any more, or if the error is doubtful.
 //
-// Otherwise as many calls look again as there is room for. There may be thousands, so the others wait for the results of these calls.
+// Otherwise as many hearers enter again as the gate has room for. There may be thousands, so the others wait for the results of these calls.
 func (g *gates) answer(at *gate) {
 	var refusal error
 	switch {
@@ -411,7 +412,7 @@ func (g *gates) answer(at *gate) {
 			}
 		}
 		if g.isDoubtful(at, refusal) {
-			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // that call is about to leave room, or to ask again at once
+			if slices.ContainsFunc(at.asking, func(p *place) bool { return p.try }) { // this try-lock is about to fail or to ask again, so the hearers wait for that
 				return
 			}
 			refusal = errDoubtful
@@ -429,7 +430,7 @@ func (g *gates) answer(at *gate) {
 	at.tell(refusal)
 }
 
-// admit makes as many try-locks look again as there is room for, and all calls in line whose wait is over.
+// admit makes as many try-locks enter again as the gate has room for, and returns their number. It also makes the hearers in line look again.
 func (g *gate) admit() (admitted int) {
 	g.hear = slices.DeleteFunc(g.hear, func(h hearer) (looks bool) {
 		if looks = !h.try; h.try && !g.full(h.place) && !g.fullBeside(h.place, admitted) {
@@ -454,7 +455,7 @@ func (g *gate) tell(known error) {
 	g.hear = nil
 }
 
-// moveOn ends the wait of a try-lock at this gate, and lets other calls go on in its place.
+// moveOn removes a try-lock from the hearers of a gate that it has left, and lets other calls go on in its place.
 func (g *gates) moveOn(p *place, at *gate) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -462,10 +463,10 @@ func (g *gates) moveOn(p *place, at *gate) {
 	g.settle(at)
 }
 
-// refusal returns the reason why the calls in line get no slot: the results of the last attempts of the calls that have slots here, or ask for them.
-// It is nil while the first attempt of a call is under way, if no call has met a holder: masters that answer this attempt are well, and another
-// attempt was just late. A holder counts more than masters that don't answer. Otherwise somebody might work without the lock, for lack of masters,
-// while another call has it.
+// refusal returns the reason why the calls in line get no slot: this process has all slots, or the error of a call that asks. It is nil while the
+// first attempt of a call is under way, if no call has met a holder: the masters may answer this attempt even if another attempt was late. A holder
+// takes precedence over masters that don't answer. Otherwise a caller that works without the lock when masters fail would work while another holder
+// has it.
 func (g *gate) refusal() error {
 	decided := true
 	for _, p := range g.asking {
@@ -483,15 +484,15 @@ func (g *gate) refusal() error {
 	return g.asking[0].failure
 }
 
-// nextOutcome returns a channel that gets the result of an attempt here, or is closed when the call should look again.
+// nextOutcome returns a channel that receives the result of an attempt at this gate, or is closed when the call should enter again.
 func (g *gate) nextOutcome(p *place) (later <-chan error) {
 	outcome := make(chan error, 1)
 	g.hear = append(g.hear, hearer{p, outcome})
 	return outcome
 }
 
-// refusalInLine returns the reason why a call gets none of the locks for which it stands in line, or a channel that signals when the reason may be
-// known. If doubts is true, a lack of masters that may be over by now is no reason.
+// refusalInLine returns the reason why a call in line gets no locks, or a channel that signals when the reason may be known. If doubts is true, a
+// lack of masters that may be over by now is no reason.
 func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -516,8 +517,8 @@ func (g *gates) refusalInLine(c *call, doubts bool) (later <-chan error, err err
 	return nil, err
 }
 
-// noteSilence notes at the gates of all keys of a call that too few masters have answered its attempt: the calls behind it may learn that, whichever
-// key they wait for.
+// noteSilence notes at the gates of all keys of a call that too few masters have answered its attempt. The calls behind it may fail with that error,
+// whichever key they wait for.
 func (g *gates) noteSilence(c *call, failed error) {
 	if errors.Is(failed, ErrHeld) {
 		return
@@ -532,7 +533,7 @@ func (g *gates) noteSilence(c *call, failed error) {
 // toNote is how long it may take to note the result of an attempt after the attempt's end.
 const toNote = 10 * time.Millisecond
 
-// underWay returns how long the attempts for the keys of a call in line may still wait for masters; 0 if there are no attempts.
+// underWay returns how long the attempts at the gates of a call in line may still wait for masters; 0 if there are none, or if their time is over.
 func (g *gates) underWay(c *call) (rest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -544,7 +545,7 @@ func (g *gates) underWay(c *call) (rest time.Duration) {
 	return rest
 }
 
-// lastMet returns the reason why calls in line get none of their keys: a holder here, or the result of the last attempt. It is nil if none is known.
+// lastMet returns the reason why a call in line gets no locks: a lock of this process, or the result of the last attempt. It is nil if none is known.
 func (g *gates) lastMet(c *call) (met error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -561,8 +562,8 @@ func (g *gates) lastMet(c *call) (met error) {
 	return met
 }
 
-// wake passes on a wake-up: if order is 0, to the call that asks for a key with one slot; otherwise to the call with this order. If no call here
-// wants the key any more, it calls otherwise, and holds mu meanwhile so that no call can enter.
+// wake passes on a master's wake-up for a key. If order is 0, a call that asks for a key with one slot gets it; otherwise the call with this order.
+// If no call wants the key any more, wake calls the function otherwise, and holds mu meanwhile so that no call can enter.
 func (g *gates) wake(key string, order uint64, otherwise func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -630,10 +631,10 @@ func (g *gates) wakeAll() {
 type seenGate struct {
 	key     string
 	locks   []*Lock
-	waiting []*place // calls without the lock, in the order in which they get it
+	waiting []*place // the calls that wait, in the order in which they will get the lock
 }
 
-// see returns the content of the gate. Callers hold the mu of the gates.
+// see returns a copy of the gate's locks and calls. Callers hold the mu of the gates.
 func (g *gate) see() seenGate {
 	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
 }
@@ -641,12 +642,13 @@ func (g *gate) see() seenGate {
 // gatesAtOnce is how many gates seen copies before it unlocks mu for a moment.
 const gatesAtOnce = 64
 
-// seen yields copies of all gates, some at a time. The copies are valid until the next ones. Gates that come or go meanwhile may be missing.
+// seen yields copies of all gates, up to gatesAtOnce at a time. The copies are valid until the next yield. Gates that come or go meanwhile may be
+// missing.
 func (g *gates) seen() iter.Seq[[]seenGate] {
 	return func(yield func([]seenGate) bool) {
 		some := make([]seenGate, 0, gatesAtOnce)
 		g.mu.Lock()
-		for _, at := range g.byKey { // byKey may change between two steps
+		for _, at := range g.byKey { // byKey may change while mu is unlocked, which Go allows during a range over a map
 			if some = append(some, at.see()); len(some) < gatesAtOnce {
 				continue
 			}
@@ -676,8 +678,8 @@ func (s *seenGate) dropEnded() {
 
 const longWaitPause = time.Minute
 
-// heldSince returns a lock for which a call in line waits, if this process held all its locks on the key before the call came; else nil. due says
-// whether it is time to log that.
+// heldSince returns a lock for which a call in line waits. It returns nil unless this process took all its locks on the key before the call came. due
+// says whether it is time to log that.
 func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -692,7 +694,7 @@ func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 	return locks[0], due
 }
 
-// held returns the error for a call if calls of this process have, or ask for, all slots.
+// held returns the error of a call that gets no slot, because calls of this process have, or ask for, all slots.
 func (g *gate) held() *HeldError {
 	held, most := &HeldError{}, 0
 	for _, p := range g.asking {
@@ -715,11 +717,11 @@ func (g *gate) held() *HeldError {
 	return held
 }
 
-// nextFor makes the oldest call in line ask for the slot of a lock that ends, in place of that lock, and returns its place. It returns nil
+// nextFor makes the oldest call in line ask for the slot of a lock that ends, and returns the call's place. It returns nil
 //
 //   - if there is no such call, or another call already asks for the only slot;
-//   - if the first call in line has several keys, asks for a result, or is for a number of holders that doesn't allow it this slot;
-//   - if the lock needs a release of its own: for a short result, or, with several slots, for the ticket that its call may have on masters.
+//   - if the first call in line has several keys, wants remembered results, or allows too few holders to use this slot;
+//   - if the lock needs a separate release: for a short result or, with several slots, for the ticket that its call may have on masters.
 func (g *gates) nextFor(k *Lock) *place {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -756,7 +758,8 @@ func (g *gates) settleNow(at *gate) {
 	g.settle(at)
 }
 
-// chooseSlot returns the slot for which a call asks: the offered one, or the next slot that this process neither has nor asks for.
+// chooseSlot returns the slot for which a call asks: the offered one, or the next slot that this process neither has nor asks for. offered reports
+// whether the leader has offered it.
 func (g *gates) chooseSlot(p *place) (chosen uint16, offered bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -802,7 +805,7 @@ func (g *gates) offered(p *place, offer uint16) bool {
 	return true
 }
 
-// count returns how many keys this process has locked, since when it has had the oldest lock, and how many calls wait for theirs.
+// count returns how many locks this process has (each slot of a key counts), when it took the oldest of them, and how many calls wait for locks.
 func (g *gates) count() (held, waiting int, oldest time.Time) {
 	several := make(map[*call]bool) // the calls for several keys, which may stand at several gates
 	wait := func(p *place) {
@@ -829,7 +832,8 @@ func (g *gates) count() (held, waiting int, oldest time.Time) {
 	return held, waiting + len(several), oldest
 }
 
-// endByForce ends the lock of this process on a key with this token, and reports whether it has: its context ends before the next holder has the key.
+// endByForce ends this process's lock with this token, if there is one, and reports whether it has. The lock's context ends before the next holder
+// has the key.
 func (g *gates) endByForce(key, token, by string) (ended bool) {
 	lock := g.holding(key, token)
 	if lock == nil {

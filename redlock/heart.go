@@ -16,22 +16,22 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// heart tells each master every two seconds about this process, and hears of processes that have other masters. A majority of their masters may share
-// no master with a majority of ours, and then both processes could get one lock. The heart costs each master one command every two seconds, and none
-// for a lock.
+// heart tells each master every two seconds about this process, and learns of processes that have other masters. A majority of another process's
+// masters may share no master with a majority of ours. Then both processes could get the same lock. The heart costs each master one command every two
+// seconds, and none for a lock.
 type heart struct {
 	options
 	streams []vote.Stream
-	turns   func(now time.Time) string // returns text that tells the masters which calls have held a key, or waited for it, for long
+	turns   func(now time.Time) string // returns lines for the masters about calls that have held a key, or waited for it, for long
 	key     string
 	wanted  chan struct{}
 	ended   chan struct{}
-	never   atomic.Bool // stays false: a beat is always wanted
+	never   atomic.Bool // stays false, because no beat is abandoned
 
 	differs atomic.Pointer[[]heartbeat.Difference]
 	refused atomic.Pointer[refusal]       // the reason why this process may take no lock now, or nil
-	until   atomic.Pointer[time.Time]     // until when this process may take locks; zero for not now
-	changed atomic.Pointer[chan struct{}] // closed when refused or until has changed in a way that a waiting call must notice
+	until   atomic.Pointer[time.Time]     // until when this process may take locks; zero if it may not now
+	changed atomic.Pointer[chan struct{}] // closed, and replaced, when a call in allows must check refused and until again
 
 	mu    sync.Mutex
 	judge *heartbeat.Judge
@@ -39,7 +39,7 @@ type heart struct {
 	began time.Time
 }
 
-// refusal is the reason why no master's vote counts, whatever the masters say.
+// refusal is the reason why this process may not lock, whatever the masters reply.
 type refusal struct{ error }
 
 func (refusal) Is(target error) bool { return target == admission.ErrNoVote }
@@ -69,7 +69,7 @@ func newHeart(o options, masters []Master, id string) *heart {
 	return h
 }
 
-// start sends the first beat before any lock is asked for, and goes on until the Locker closes.
+// start sends the first beat, so that it is sent before any acquire. Further beats follow until the Locker closes.
 func (h *heart) start(l *Locker) {
 	if h == nil {
 		return
@@ -133,7 +133,7 @@ func (h *heart) beat() {
 			case h.asked[i].IsZero():
 				free = append(free, i)
 				h.asked[i] = now
-				if !s.Divided() { // in a cluster a different node may have these keys
+				if !s.Divided() { // in a cluster, the key of the beats may move to a different node
 					knew[i] = j.Knew(now, i)
 				}
 			case s.Divided() && s.At(h.key).Fails():
@@ -174,7 +174,7 @@ func (h *heart) Receive(c *link.Command) {
 	}
 }
 
-// reached notes which server a master's address leads to now, and until when that server is excluded because it has lost its data.
+// reached notes the server that answers at a master's address now, and until when that server is excluded because it has lost its data.
 func (h *heart) reached(master int, server protocol.Server, lostUntil time.Time) {
 	if h != nil {
 		h.tell(func(j *heartbeat.Judge) { j.Reached(time.Now(), master, server, lostUntil) })
@@ -195,7 +195,7 @@ func (h *heart) tell(news func(*heartbeat.Judge)) {
 	}
 }
 
-// publish lets callers see until when the process may lock. Callers hold mu.
+// publish makes the judge's decisions visible to callers that don't hold mu. Its own callers hold mu.
 func (h *heart) publish() {
 	refused, former := h.refusal() != nil, *h.until.Load()
 	differs, until := h.judge.Differences(time.Now()), h.judge.Until()
@@ -229,14 +229,14 @@ func (h *heart) refusal() error {
 }
 
 // allows reports whether a lock that was won may be used. A quorum must remember this process until valid, which is the end of the lock if it isn't
-// renewed. allows waits for that until deadline, because the beat may be answered later than the acquire. That happens at the start, after the
-// masters were out of reach, and in a Redis Cluster where one node has the lock and another one has the processes.
+// renewed. allows waits until deadline for the replies to a beat, because they may come later than the grants. That happens at the start, after the
+// masters were out of reach, and in a Redis Cluster, where one node has the lock and another one has the processes.
 func (h *heart) allows(ctx context.Context, closing <-chan struct{}, deadline, valid time.Time) bool {
 	if h == nil {
 		return true
 	}
 	for {
-		changed := *h.changed.Load() // before the state, so that no change between the two is missed
+		changed := *h.changed.Load() // loaded before refused and until, so that no later change is missed
 		switch until := *h.until.Load(); {
 		case h.refusal() != nil:
 			return false

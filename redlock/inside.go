@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Package inspect gets into a Locker here, and nowhere else.
+// Package inspect reaches a Locker's unexported parts only through this function.
 func init() {
 	hook.InsideOf = func(ctx context.Context, locker any) (hook.Inside, error) {
 		l := locker.(*Locker)

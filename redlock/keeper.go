@@ -16,16 +16,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// keeper renews the leases of all locks and releases lost locks, with one goroutine and one timer for any number of them. That goroutine does nothing
-// that may take long: it queues commands, which the streams send, and notices for the log and the Observer. If it is late all the same, locks are
-// lost, but each one ends by a timer of its own.
+// keeper renews the leases of all locks and releases lost locks, with one goroutine and one timer for any number of locks. That goroutine does
+// nothing that may take long: it queues commands, which the streams send, and notices for the log and the Observer. If the goroutine is late all the
+// same, locks are lost. But each lock ends by a separate timer.
 type keeper struct {
 	voters   *vote.Masters
 	reporter *reporter
 	logger   *slog.Logger
 	began    time.Time
 	recheck  chan struct{}
-	losing   atomic.Int64 // how many calls of Lock.end for lost locks are under way
+	losing   atomic.Int64 // how many calls of Lock.end, which may add to lost, are under way
 	stop     chan struct{}
 	ended    chan struct{}
 
@@ -34,7 +34,7 @@ type keeper struct {
 	mu    sync.Mutex
 	locks schedule
 	lost  []*Lock
-	next  time.Time // when run will look at the locks again, unless recheck signals before
+	next  time.Time // when run will check the locks again, unless recheck signals earlier
 
 	longHoldLogged time.Time // when the log last named a lock that is held long; only the goroutine of run uses it
 }
@@ -45,18 +45,18 @@ func newKeeper(voters *vote.Masters, reporter *reporter, logger *slog.Logger) *k
 	return k
 }
 
-// end stops the keeper and ends the locks that are still held. After that the keeper has no locks, and may get none.
+// end stops the keeper and ends the locks that are still held. After that, keep must not be called.
 func (k *keeper) end() {
 	close(k.stop)
 	<-k.ended
 }
 
-// manyLocks is the number of locks from which renewals are spread over time. The renewals of fewer locks share a few pipelines, and delay no other
+// manyLocks is the number of locks above which renewals are spread over time. The renewals of fewer locks share a few pipelines, and delay no other
 // command.
 const manyLocks = 10_000
 
-// keep makes the keeper renew a lock from now on. If many locks are held, the first renewal comes at a random time within its period: otherwise locks
-// taken together would always be renewed together, and fresh locks would wait behind them.
+// keep makes the keeper renew a lock from now on. If many locks are held, the first renewal comes at a random time within its period. Otherwise locks
+// that were taken together would always be renewed together, and fresh locks would wait behind them.
 func (k *keeper) keep(lock *Lock) {
 	k.mu.Lock()
 	k.many.Store(len(k.locks) >= manyLocks)
@@ -72,7 +72,7 @@ func (k *keeper) keep(lock *Lock) {
 	}
 }
 
-// reschedule sets when a lock is due next, unless the keeper has dropped it; the zero time drops it.
+// reschedule sets when a lock is due next, unless the keeper has dropped the lock. With the zero time, it drops the lock.
 func (k *keeper) reschedule(lock *Lock, due time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -105,8 +105,8 @@ func (k *keeper) run() {
 	}
 }
 
-// work does everything that is due, and returns the time until it must run again. While it goes through the locks it only queues commands, and sends
-// them at the end, so that locks that are due together share pipelines.
+// work does everything that is due, and returns the time until it must run again. It queues the commands for all due locks, and then sends them, so
+// that locks that are due together share pipelines.
 func (k *keeper) work() time.Duration {
 	attended := k.releaseLost()
 	for {
@@ -140,11 +140,11 @@ func (k *keeper) firstDue(now time.Time) *Lock {
 	return nil
 }
 
-// longHold is how long a lock without a max hold is held before the log says so: a lock that its holder has dropped without Unlock is renewed until
-// the process ends.
+// longHold is how long a lock without a max hold is held before the log names it. The holder may have dropped it without Unlock, and then it is
+// renewed until the process ends.
 const longHold = time.Hour
 
-// tellLongHold logs that a lock is held long: once for each lock, and at most one lock per longHold.
+// tellLongHold logs that a lock has been held for longHold: once for each lock, and at most one lock per longHold.
 func (k *keeper) tellLongHold(lock *Lock, now time.Time) {
 	if lock.longHoldLogged || !lock.holdEnd.IsZero() || now.Sub(lock.since()) < longHold || now.Sub(k.longHoldLogged) < longHold || lock.parts()[0] != lock {
 		return
@@ -168,7 +168,7 @@ func (k *keeper) releaseLost() (any bool) {
 	k.lost = nil
 	k.mu.Unlock()
 	for _, lock := range lost {
-		runtime.Gosched() // if many locks are lost at once, let their contexts end first
+		runtime.Gosched() // if many locks are lost at once, all of their contexts should end first
 		k.reschedule(lock, time.Time{})
 		lock.attempt.EnqueueRelease()
 		lock.slotEnded()
@@ -226,18 +226,18 @@ func (s *schedule) Pop() any {
 	return lock
 }
 
-// renewal is one round of extends for one lock. Nobody waits for it: the replies come to Receive. The mu of the lock guards it.
+// renewal is one round of extends for one lock. No goroutine waits for it: the replies come to Receive. The mu of the lock guards it.
 type renewal struct {
 	lock     *Lock
 	start    time.Time
-	answered int // how many masters have answered, or can't be asked
+	answered int // how many masters have answered or failed
 	stored   int // on how many masters the lease is renewed
 	taken    int // on how many masters another token has the key, or the lock was released by force
 	failed   []*MasterError
 }
 
-// renewed returns the time after from start, rounded down to a grid of 1/30 of the TTL, or 1/150 if many locks are held. Locks that are due at the
-// same point of the grid share their pipelines.
+// renewed returns start plus after, rounded down to a grid of 1/30 of the TTL, or 1/150 if many locks are held. Locks that are due at the same point
+// of the grid share their pipelines.
 func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	step := ttl / 30
 	if k.many.Load() {
@@ -246,7 +246,7 @@ func (k *keeper) renewed(start time.Time, after, ttl time.Duration) time.Time {
 	return k.began.Add(start.Add(after).Sub(k.began).Truncate(step))
 }
 
-// failure returns the reason why a round has not renewed the lease so far, or nil if it has, or if there was no round.
+// failure returns the reason why a round has not renewed the lease so far. It is nil if the round has, or if there was no round.
 func (r *renewal) failure() error {
 	if r == nil {
 		return nil
@@ -261,13 +261,13 @@ func (r *renewal) failure() error {
 	return &QuorumError{Answered: r.stored, Quorum: quorum, Total: total, Masters: r.failed}
 }
 
-// hopeless reports whether a round can't renew the lease any more, whatever masters still answer.
+// hopeless reports whether a round can't renew the lease any more, whatever the remaining masters reply.
 func (r *renewal) hopeless() bool {
 	return r != nil && r.stored+len(r.lock.call.voters.Streams)-r.answered < r.lock.call.voters.Quorum
 }
 
-// Receive counts the reply of one master; it runs on that master's goroutine. A reply counts whenever it comes, even after the next round has begun.
-// If so many masters refuse that no quorum is left, the lock is lost at once rather than at the end of its lease.
+// Receive counts the reply of one master; it runs on that master's goroutine. Until the lock has ended, a reply counts even after the next round has
+// begun. If so many masters refuse that no quorum is left, the lock is lost at once rather than at the end of its lease.
 func (r *renewal) Receive(c *link.Command) {
 	k := r.lock
 	voters := r.lock.call.voters

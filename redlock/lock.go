@@ -22,9 +22,9 @@ var (
 	errNotStored = errors.New("the result could not be stored")
 )
 
-// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed all that time. So a Lock that is dropped without Unlock is held
-// until the process ends, or until the time of WithMaxHold is over. The log names a lock that has been held for an hour. The methods of a Lock are
-// safe for concurrent use.
+// Lock is a lock that is held until Unlock, or until it is lost. Its lease is renewed all that time. So a Lock that the caller drops without Unlock
+// is held until the Locker is closed, the process ends, or the time of WithMaxHold is over. The log names a lock that has been held for an hour. The
+// methods of a Lock are safe for concurrent use.
 type Lock struct {
 	call        *call
 	place       *place
@@ -32,16 +32,16 @@ type Lock struct {
 	gate        *gate
 	acquisition Acquisition
 	own         heldContext // the context that Context returns
-	holdEnd     time.Time   // when the lock is lost although it could be renewed; zero for never
+	holdEnd     time.Time   // the end of the time of WithMaxHold; zero for none
 
 	mu      sync.Mutex
 	until   time.Time   // the end of the validity so far
 	timer   *time.Timer // ends the lock at until
 	renewal *renewal
-	proofs  []proof                   // the last word of each master about the lease; nil before the first renewal
+	proofs  []proof                   // the last reply of each master about the lease; nil before the first reply to a renewal
 	next    time.Time                 // when the next renewal is due
-	refused End                       // how the lock ends if it isn't renewed; empty until masters have refused to renew it
-	by      string                    // who has released the lock by force, for the log
+	refused End                       // how the lock will have ended, because masters have refused to renew it: EndForced or EndTaken; otherwise empty
+	by      string                    // the operator who has released the lock by force, for the log; or empty
 	how     End                       // how the lock has ended: see decide and confirm; empty while it is held
 	derived map[*heldContext]struct{} // the contexts that WithContext has returned
 
@@ -49,7 +49,7 @@ type Lock struct {
 	longHoldLogged bool // the log has said that the lock is held long; only the keeper's goroutine uses it
 
 	whole      []*Lock          // the locks on all keys of the call, if it has several; the first is the caller's
-	result     *protocol.Result // a short result for the release to store, or an empty one to make the masters forget theirs; or nil
+	result     *protocol.Result // a short result that the release stores, an empty one that makes the masters forget theirs, or nil
 	unlock     sync.Once
 	unlockErr  error
 	withResult bool // UnlockWith has freed the lock
@@ -82,7 +82,7 @@ func (k *Lock) hasten(by time.Duration) {
 
 func (k *Lock) since() time.Time { return k.call.began.Add(k.acquisition.Waited) }
 
-// bounded returns end, the end of a lease, or the end of the max hold if that is earlier.
+// bounded returns end or, if that is earlier, the end of the time of WithMaxHold.
 func (k *Lock) bounded(end time.Time) time.Time {
 	if !k.holdEnd.IsZero() && k.holdEnd.Before(end) {
 		return k.holdEnd
@@ -90,7 +90,7 @@ func (k *Lock) bounded(end time.Time) time.Time {
 	return end
 }
 
-// errNoLock is the error of a Lock that no call has returned. Methods without an error panic with it.
+// errNoLock is the error of a Lock that no call has returned. Methods that return no error panic with it.
 var errNoLock = errors.New("redlock: the Lock is nil, or was not returned by a call of a Locker: did that return an error?")
 
 func (k *Lock) isMade() bool { return k != nil && k.attempt != nil }
@@ -105,11 +105,11 @@ func (k *Lock) made() *Lock {
 // Context returns a context that ends when the lock does. Its cause (see context.Cause) is ErrLost, ErrMaxHold or ErrForced if the lock was lost,
 // context.Canceled after Unlock, and ErrClosed if the Locker was closed. It has the values of the context given to Lock, but doesn't end with it:
 // that context bounds the wait for the lock. A call for one of the lock's keys with this context, a context of WithContext, or a child of them fails
-// with ErrHeldByCaller.
+// with ErrHeldByCaller. If the key may have several holders, it fails only if the caller's own locks have all slots.
 func (k *Lock) Context() context.Context { return &k.made().own }
 
-// WithContext returns a child of ctx that also ends, with the same cause, when the lock does: before anybody else can have it. Call
-// the cancel function when the work is done.
+// WithContext returns a child of ctx that also ends when the lock does, with the same cause as Context, and before another holder can have the lock.
+// Call the cancel function when the work is done.
 func (k *Lock) WithContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	held := &heldContext{lock: k.made()}
 	held.Context, held.cancel = context.WithCancelCause(ctx)
@@ -154,8 +154,8 @@ func innermost(ctx context.Context) *heldContext {
 	return held
 }
 
-// waitsForItself reports whether the call of a place would wait for locks under which it runs: whether the locks of this context and of the contexts
-// around it have as many slots of the place's key as the call allows. A nil context is under no lock.
+// waitsForItself reports whether a call with this context would wait for its own caller: the locks of this context and its parents have as many slots
+// of the place's key as the call allows. A nil context is under no lock.
 func (c *heldContext) waitsForItself(p *place) bool {
 	var holders []*Lock
 	for ; c != nil; c = innermost(c.Context) {
@@ -176,8 +176,8 @@ func (c *heldContext) waitsForItself(p *place) bool {
 // (https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html).
 func (k *Lock) Fence() uint64 { return uint64(k.made().attempt.Fence) }
 
-// Slot returns which of the n slots of its key the lock has, from 0 to n-1: see WithConcurrency. No other holder has it. Without WithConcurrency it
-// is 0. SlotOf is for a lock on several keys.
+// Slot returns the number of the lock's slot, from 0 to n-1, for a key with n holders: see WithConcurrency. No other holder has the same slot.
+// Without WithConcurrency it is 0. SlotOf is for a lock on several keys.
 func (k *Lock) Slot() int { return int(k.made().attempt.Slot) }
 
 // SlotOf is Slot for one of the lock's keys, and -1 for any other key.
@@ -190,8 +190,8 @@ func (k *Lock) SlotOf(key string) int {
 	return -1
 }
 
-// Until returns the end of the lock's validity so far: before it no other holder can have the lock. Renewals move it on. It means nothing after the
-// lock has ended.
+// Until returns the end of the lock's validity so far. Before that time no other holder can have the lock. Each renewal makes it later. It means
+// nothing after the lock has ended.
 func (k *Lock) Until() time.Time {
 	until := k.made().ownUntil()
 	for _, part := range k.whole {
@@ -219,16 +219,16 @@ func (k *Lock) Err() error {
 	return k.endedBy()
 }
 
-// Unlock frees the lock. It takes no context on purpose: it must work after the context of the work has ended. It returns as soon as a quorum of the
-// masters has freed the key, and takes at most twice the masters' timeout. Masters that missed the release get it again in the background until the
-// TTL has passed. Further calls do nothing, and return the same error.
+// Unlock frees the lock. It takes no context on purpose, because it must work after the context of the work has ended. It returns as soon as a quorum
+// of the masters has freed the key, and takes at most twice the masters' timeout. Masters that missed the release get it again in the background
+// until the TTL has passed. Further calls of Unlock do nothing, and return the same error.
 //
 // The error is nil if the lock was held until now. If the lock had ended before, the work may have overlapped with another holder's. Then the error
 // matches ErrExpired and the reason: ErrClosed if Close has freed the lock, and otherwise ErrLost, ErrMaxHold or ErrForced. If only the masters'
 // replies show that the lock was lost, the error matches ErrLost, and either ErrExpired or, if another holder has the key, ErrNotOwner.
 //
 // The error is a *QuorumError, matching ErrNoQuorum, if too few masters confirmed the release. Then the lock is free when its TTL is over, at the
-// latest. End says in a word how the lock has ended.
+// latest. End returns how the lock has ended, in one word.
 func (k *Lock) Unlock() error {
 	if !k.isMade() {
 		return errNoLock
@@ -240,7 +240,7 @@ func (k *Lock) Unlock() error {
 func (k *Lock) do(ctx context.Context, f func(context.Context, *Lock) error) (err error) {
 	defer func() {
 		ended := k.Unlock()
-		if cause := k.endedBy(); cause != context.Canceled { // f may have called UnlockWith, whose error says more
+		if cause := k.endedBy(); cause != context.Canceled { // Unlock may have returned the error of a call of UnlockWith in f, which isn't only about the lock
 			ended = cause
 		}
 		if ended != nil && !errors.Is(ended, ErrNoQuorum) && !errors.Is(err, ended) {
@@ -259,7 +259,7 @@ func (k *Lock) release() error {
 	}
 	defer unlocks.leave()
 	if !k.end(EndUnconfirmed) {
-		return endedError{k.endedBy()} // the release is on its way already
+		return endedError{k.endedBy()} // the keeper releases the lock, or another call has
 	}
 	parts := k.parts()
 	var left []*Lock
@@ -273,10 +273,10 @@ func (k *Lock) release() error {
 	k.call.gates.leave(left...)
 	k.attempt.SendSoon()
 	var err error
-	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // if another process has just begun to wait, a release takes two round trips
+	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // a release takes two round trips if another process has just begun to wait
 	for _, part := range parts {
 		failed := unreleased(part.call.voters, part.attempt.ConfirmRelease(&within, part.ownUntil()))
-		if err == nil || endOf(failed) == EndGone { // one lost key of several is enough for the error
+		if err == nil || endOf(failed) == EndGone { // if one of several keys was lost, the error says so
 			err = failed
 		}
 	}
@@ -293,7 +293,7 @@ func (k *Lock) parts() []*Lock {
 }
 
 // handOff releases the key. If a call of this process can take over (see nextFor), one command for each master releases this lock and acquires the
-// next. A lock on several keys is only released, and the caller makes it leave all of its gates together.
+// key for that call. A lock on several keys is only released here. The caller removes its parts from their gates together.
 func (k *Lock) handOff() {
 	if len(k.whole) == 0 {
 		if next := k.call.gates.nextFor(k); next != nil {
@@ -307,8 +307,8 @@ func (k *Lock) handOff() {
 	}
 }
 
-// slotEnded makes the oldest call in line ask after the lock was released. For a key with several holders, the acquire follows the release at once,
-// so that the call has its place on the masters before anybody can learn of the release.
+// slotEnded makes the oldest call in line ask after this lock was released. For a key with several holders, the acquire follows the release at once,
+// so that the call is in the masters' queues before another process can learn of the release.
 func (k *Lock) slotEnded() {
 	next := k.call.gates.afterSlot(k)
 	if next == nil {
@@ -322,14 +322,14 @@ func (k *Lock) slotEnded() {
 	k.call.gates.settleNow(k.gate)
 }
 
-// proof is a master's last word about a lock's lease.
+// proof is a master's last reply about a lock's lease.
 type proof struct {
-	asked time.Time // when the round of the reply began; zero if no reply has granted the lease
+	asked time.Time // when the round of the reply began; zero without a reply
 	held  bool
 }
 
 // prove notes a master's reply in a round that began at the time asked. A reply that grants the lease proves it for a TTL from the beginning of its
-// round. The lock is valid for as long as a quorum has the lease, even if the proofs are from different rounds. Callers hold mu.
+// round. The lock is valid for as long as a quorum has the lease, even if the proofs come from different rounds. Callers hold mu.
 func (k *Lock) prove(master int, asked time.Time, held bool) {
 	a := k.attempt
 	if k.proofs == nil {
@@ -357,12 +357,12 @@ func (k *Lock) prove(master int, asked time.Time, held bool) {
 	}
 }
 
-// renew queues extends for all masters if it is time for that; the keeper sends them. It returns when the lock is due next, or the zero time if it
-// has ended. An Unlock at the same time does no harm: the release undoes an extend that is sent before it, and an extend behind it in the queue is
-// dropped, because its attempt is over.
+// renew queues extends for all masters if the lock is due; the keeper sends them. It returns when the lock is due next, or the zero time if it has
+// ended. An Unlock at the same time does no harm: a release undoes an extend that was sent before it, and an extend that is still queued then is
+// dropped.
 //
-// Slow masters are not asked more often than others. A round begins a third of the TTL after the round before, or sooner if that round can't renew
-// the lease any more.
+// Slow masters are not asked more often than others. A round begins a third of the TTL after the previous round, or sooner if the previous round
+// can't renew the lease any more.
 func (k *Lock) renew(now time.Time) (due time.Time) {
 	ttl := k.attempt.TTL
 	k.mu.Lock()
@@ -378,7 +378,7 @@ func (k *Lock) renew(now time.Time) (due time.Time) {
 		failure = k.renewal.failure()
 		k.renewal = r
 		k.next = k.call.keeper.renewed(now, ttl/3, ttl)
-		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // only to look whether the round is hopeless
+		due = k.call.keeper.renewed(now, ttl/9+ttl/30, ttl) // by then this round may be known to be hopeless
 	}
 	k.mu.Unlock()
 	switch {
@@ -400,7 +400,7 @@ func (k *Lock) unrenewed() error {
 	return k.renewal.failure()
 }
 
-// watch sets the timer that ends the lock at the end of its validity. Each renewal sets it anew.
+// watch sets the timer that ends the lock at the end of its validity.
 func (k *Lock) watch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -409,8 +409,8 @@ func (k *Lock) watch() {
 	}
 }
 
-// expireAt makes the lock's timer run out at end, or now if end has passed. The timer runs on its own goroutine, which nothing else can delay.
-// Callers hold mu.
+// expireAt makes the lock's timer run out at end, or now if end has passed. The timer's function runs in a separate goroutine, which nothing else can
+// delay. Callers hold mu.
 func (k *Lock) expireAt(end time.Time) {
 	if k.timer != nil {
 		k.timer.Reset(time.Until(end))
@@ -430,7 +430,7 @@ func (k *Lock) expire() {
 	}
 }
 
-// runDone calls f under the lock, and frees the lock: with unlockDone if f has succeeded, and without a result otherwise.
+// runDone calls f under the lock, and frees the lock: with unlockDone if f has succeeded, and otherwise without a result.
 func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unlockDone func() error) error {
 	var done bool
 	var unlocked error
@@ -447,11 +447,11 @@ func (k *Lock) runDone(ctx context.Context, f func(context.Context) error, unloc
 	case errors.Is(unlocked, ErrNotRemembered):
 		return unlocked
 	}
-	return nil // no other error of the lock matters, because the next holder meets the result
+	return nil // once the result is remembered, no other error of the lock matters: the next holder finds the result
 }
 
-// UnlockDone is Unlock after work that was done, for a lock taken WithOncePer: the masters remember the work for the rest of the period. It has the
-// same errors as UnlockWith.
+// UnlockDone is Unlock after the work has succeeded, for a lock taken WithOncePer. The masters remember the work for the rest of the period. It has
+// the same errors as UnlockWith.
 func (k *Lock) UnlockDone() error {
 	if !k.isMade() {
 		return errNoLock
@@ -461,7 +461,7 @@ func (k *Lock) UnlockDone() error {
 		return errors.Join(errors.New("redlock: UnlockDone needs a lock that was taken WithOncePer: no period is known"), k.Unlock())
 	}
 	m := mark{Took: time.Since(k.since()), Lasts: time.Duration(periodShare * float64(period))}
-	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // for calls that have waited for work that outlasts its period
+	grace := max(time.Millisecond, min(period-m.Lasts, time.Minute)) // if the work has taken longer than its period, calls that waited for it still find the mark
 	m.Kept = max(m.Lasts-m.Took, grace)
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -470,17 +470,18 @@ func (k *Lock) UnlockDone() error {
 	return k.UnlockWith(text, m.Kept)
 }
 
-// UnlockWith is Unlock that makes the masters remember a result for the key. No call with WithRecall can take the lock in between. The command that
-// frees the key on a master stores a short result there. A result over 4 KiB is stored on a quorum before the key is freed, and for that the lock is
-// held for up to 10 seconds more. While the result is kept, calls with WithRecall fail with a *DoneError that has it. Once does all this in one call.
+// UnlockWith is Unlock that also makes the masters remember a result for the key. No call with WithRecall can take the lock before the result is
+// remembered. The command that frees the key on a master stores a short result there. A result over 4 KiB is stored on a quorum before the key is
+// freed, so the lock is held for up to 10 seconds more. While the result is kept, calls with WithRecall fail with a *DoneError that has it. Once does
+// all this in one call.
 //
-// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result. Then every later call with WithRecall meets it, unless so
+// Unless the error matches ErrNotRemembered, a quorum of the masters remembers the result. Then every later call with WithRecall gets it, unless so
 // many masters lose their data that no quorum with the result is left. If the lock had ended before, or Unlock has freed it, nothing is remembered.
-// If too few masters confirm the result, some may remember it nevertheless. Of several results, the one with the largest fencing token counts. Any
-// other error is Unlock's, after a quorum had confirmed the result.
+// If too few masters confirm the result, some may remember it nevertheless. If masters remember different results, the one with the largest fencing
+// token counts. Any other error is an error of Unlock; a quorum had confirmed the result before.
 //
-// A result has at most MaxResult bytes, and is kept for at least a millisecond. Otherwise, and for a lock on several keys or with a concurrency above
-// 1, the lock is freed without it, and the error says so.
+// A result has at most MaxResult bytes, and is kept for at least a millisecond. If these limits are broken, or the lock is on several keys or has a
+// concurrency above 1, the lock is freed without the result, and the error says so.
 func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 	if !k.isMade() {
 		return errNoLock
@@ -500,7 +501,7 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
 			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.Fence}
-			if len(result) > vote.ShortResult { // on the stream, a long result would delay locks
+			if len(result) > vote.ShortResult { // on the connection for locks, a long result would delay them
 				wrong = k.store()
 				remembered, k.result = wrong == nil, nil
 			}
@@ -529,8 +530,8 @@ func checkKeep(keep time.Duration) error {
 	return nil
 }
 
-// store makes the masters remember the result, over their lanes for results, while the lock is held and renewed. The error is nil if a quorum has
-// confirmed it, even if the lock is lost meanwhile.
+// store makes the masters remember the result while the lock is held and renewed. It uses the masters' separate connections for results (link.Lane).
+// The error is nil if a quorum has confirmed the result, even if the lock is lost meanwhile.
 func (k *Lock) store() error {
 	if k.Err() != nil { // a lost lock leaves no result
 		return errNotStored
@@ -557,7 +558,7 @@ func (k *Lock) isForcedBy(by string) {
 	}
 }
 
-// unlockForgetting is Unlock that makes the masters forget the result of an earlier lock.
+// unlockForgetting is Unlock that also makes the masters forget the result of an earlier lock.
 func (k *Lock) unlockForgetting() error {
 	k.unlock.Do(func() {
 		k.result = &protocol.Result{Fence: k.attempt.Fence}
@@ -566,7 +567,7 @@ func (k *Lock) unlockForgetting() error {
 	return k.unlockErr
 }
 
-// words are the log's attributes of a lock.
+// words returns the attributes with which the log describes a lock.
 func (k *Lock) words() []any {
 	key := protocol.KeyOf(k.call.prefix, k.gate.key)
 	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}

@@ -30,8 +30,8 @@ type Locker struct {
 //
 // All processes that share locks must have the same masters, prefix and max TTL.
 //
-// The error is about the options, an empty list of masters, a master that is named twice, or one in memory beside
-// servers. The masters are closed then, too.
+// New returns an error if an option is wrong, the list of masters is empty, a master is named twice, or a master in memory is beside servers. It then
+// closes the masters.
 func New(masters []Master, opts ...Option) (*Locker, error) {
 	o, err := newOptions(opts)
 	if err == nil && len(masters) == 0 {
@@ -77,16 +77,16 @@ func New(masters []Master, opts ...Option) (*Locker, error) {
 	l.subscriptions = subscriptions{voters: l.voters, gates: &l.gates, name: l.name, logger: o.logger}
 	l.keeper = newKeeper(l.voters, reporter, o.logger)
 	l.close = sync.OnceValue(l.end)
-	l.heart.start(l) // last, because the heart reads the status of the whole Locker
+	l.heart.start(l) // last, because the heart reads the status of the complete Locker
 	return l, nil
 }
 
-// soloWait is how long a caller that is alone reads for its reply, before the stream's reader takes over. Most replies of a single master come within
-// this time, and a master that hangs delays nobody noticeably.
+// soloWait is how long a caller that is alone waits for its own reply on the connection, before the stream's reader does. Most replies of a single
+// master come within this time, and a master that hangs delays nobody noticeably.
 const soloWait = 2 * time.Millisecond
 
-// checkMasters refuses lists of masters that would let two callers have a majority at once. Such a list names a master twice, or has one in memory
-// beside servers, which is a different one in each process.
+// checkMasters refuses lists of masters with which two callers could have a majority at once: a master is named twice, or a master in memory is
+// beside servers. Each process has its own memory, so that master would be a different one in each process.
 func checkMasters(masters []Master) error {
 	seen := make(map[string]int)
 	inMemory := 0
@@ -110,25 +110,25 @@ func checkMasters(masters []Master) error {
 	return nil
 }
 
-// Lock takes the lock on the key. It waits for it until ctx ends, or for as long as WithWait and WithMastersWait allow. Calls are served in the order
-// in which they came: exactly within this process, and over all processes up to the differences between their clocks. ctx bounds the wait only, not
-// the lock.
+// Lock takes the lock on the key. It waits for the key until ctx ends, or for as long as WithWait and WithMastersWait allow. Calls are served in the
+// order in which they came: exactly within this process, and over all processes up to the differences between their clocks. ctx bounds the wait only,
+// not the lock.
 //
 // If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError or a *QuorumError, and matches the error of the
 // context as well (context.DeadlineExceeded if the time of WithWait is over). If ctx ends before the first attempt does, the error only matches the
-// context's. A call in line behind others of this process gets their error, or ErrBusy if they haven't asked for its key either. If too many calls
-// wait already, the error comes at once, and matches ErrTooManyWaiters. The error is ErrClosed if the Locker is closed.
+// context's. A call in line behind other calls of this process gets their error, or ErrBusy if they haven't asked the masters for its key either. If
+// too many calls wait already, the error comes at once, and matches ErrTooManyWaiters. The error is ErrClosed if the Locker is closed.
 //
-// If too few masters have a vote, a call ends before its wait, with a *QuorumError whose Err is nil. It ends after a minute without enough masters,
-// or after the time of WithMastersWait. It ends at once if a restart guard, or the quarantine after a jump of a clock, excludes too many masters for
-// longer than that.
+// If too few masters have a vote, a call may end before the time of its wait, with a *QuorumError whose Err is nil. It ends after a minute without
+// enough masters, or after the time of WithMastersWait. It ends at once if a restart guard, or the exclusion after a jump of a clock, keeps too many
+// masters from voting for longer than that.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, false)
 }
 
-// TryLock takes the lock on the key if it is free and no other call waits for it: it is Lock with WithWait(0), whatever the options say. The error is
-// a *HeldError or a *QuorumError, the error of ctx if that ends first, or ErrClosed. TryLock takes one round trip to the masters; if several callers
-// have taken votes from each other, it tries up to four times more, some milliseconds apart, so that one of them gets the lock.
+// TryLock takes the lock on the key if it is free and no other call waits for it. It is Lock with WithWait(0), whatever the options say. The error is
+// a *HeldError or a *QuorumError, the error of ctx if that ends first, or ErrClosed. TryLock takes one round trip to the masters. If several callers
+// have split the votes, it tries up to four times more, some milliseconds apart, so that one of them gets the lock.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, []string{key}, opts, true)
 }
@@ -139,10 +139,9 @@ const MaxKeys = protocol.MaxBatch
 
 const maxKeyLengths = 64 * MaxKeyLength
 
-// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or
-// none. Duplicate keys count once. Calls that share some of their keys never block each other for ever,
-// in whatever order they name them. It takes as many round trips as one lock. The Lock is lost as soon as it
-// is lost on one key, and has one fence for all of them. In a Redis Cluster the keys may be on different nodes.
+// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Duplicate keys count once. Calls that share
+// some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. The Lock is lost as
+// soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, distinctKeys(keys), opts, false)
 }
@@ -195,10 +194,10 @@ func (l *Locker) Check(opts ...LockOption) error {
 	return err
 }
 
-// MaxHold returns the max hold of locks that set none of their own: see WithMaxHold. 0 is for none.
+// MaxHold returns the max hold of locks without an option WithMaxHold of their own. 0 is for none.
 func (l *Locker) MaxHold() time.Duration { return l.maxHold }
 
-// Logger returns a logger for the log of WithLogger, which delays nobody even if that log is slow, or blocks.
+// Logger returns a logger for the log of WithLogger. A call of this logger blocks nobody, even if that log is slow, or blocks.
 func (l *Locker) Logger() *slog.Logger { return l.reporter.logger }
 
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
@@ -216,9 +215,9 @@ func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 }
 
 // Close ends all waits with ErrClosed, frees the locks that are still held, whose contexts end with ErrClosed, and closes the masters. It waits for
-// running calls, including Unlock. If all masters answer, no lock, ticket, goroutine or connection is left when it returns. Masters keep the fences
-// for 5 s, and the beats of processes for up to an hour. Close takes at most a few of the masters' timeouts. Further calls wait for the first, and
-// return its error: an error of closing the masters.
+// running calls, including Unlock. If all masters answer, no lock, ticket, goroutine or connection is left when it returns. Masters keep the fencing
+// tokens for the locks' TTL, and at least 5 s. They keep some facts about themselves, which processes have told them, for up to an hour. Close takes
+// at most a few of the masters' timeouts. Further calls wait for the first, and return its error: an error of closing the masters.
 func (l *Locker) Close() error {
 	if err := l.usable(context.Background()); err != nil {
 		return err
@@ -226,8 +225,8 @@ func (l *Locker) Close() error {
 	return l.close()
 }
 
-// end is Close. Its order leaves no lock behind: no call can win one any more when the keeper ends the held locks, and no Unlock has anything to send
-// when the streams end.
+// end is Close. Its order leaves no lock behind: when the keeper ends the held locks, no call can win a new one, and when the streams end, no Unlock
+// has anything to send.
 func (l *Locker) end() error {
 	close(l.closing)
 	l.calls.close()
@@ -271,7 +270,7 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	return lock, labeled(err, o.label)
 }
 
-// usable returns an error for a Locker, or a context, that was never made.
+// usable returns an error if the Locker is nil or wasn't made by New or Open, or if ctx is nil.
 func (l *Locker) usable(ctx context.Context) error {
 	switch {
 	case l == nil || l.closing == nil:
@@ -304,7 +303,8 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 	return c.run()
 }
 
-// checkKeys returns the error of a call's keys. They are bounded because each is in several commands to each master.
+// checkKeys returns an error if a call has no key, an empty key, or keys that are too long. Their length is bounded because each key is in several
+// commands to each master.
 func checkKeys(keys ...string) error {
 	if len(keys) == 0 || slices.Contains(keys, "") {
 		return errors.New("redlock: key is empty")

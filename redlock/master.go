@@ -40,7 +40,7 @@ func (m Master) String() string {
 	return m.impl.String()
 }
 
-// server names the server and its database, because each database has other keys.
+// server names the server and its database, because each database has separate keys.
 func (m Master) server() string {
 	if n := m.impl.Capabilities().Database; n > 0 {
 		return fmt.Sprintf("%s/%d", m, n)
@@ -48,8 +48,8 @@ func (m Master) server() string {
 	return m.String()
 }
 
-// Overlap reports whether each majority of one set of masters shares a server with each majority of the other: then two Lockers on them, with the
-// same prefix, exclude each other. A master in memory belongs to one Locker alone.
+// Overlap reports whether each majority of one set of masters shares a server with each majority of the other set. Then two Lockers on these sets,
+// with the same prefix, exclude each other. A master in memory belongs to one Locker alone.
 func Overlap(ones, others []Master) bool {
 	common := 0
 	for _, m := range ones {
@@ -76,10 +76,10 @@ func (m Master) connect(o link.Settings, seat *admission.Seat) vote.Stream {
 	return link.NewStream(m.impl, o, seat)
 }
 
-// NewMaster returns a master of the server that a client is configured for. It takes the client's address, credentials, TLS and dialer, but opens one
-// connection of its own, without retries and with other timeouts, because an ordered stream of commands needs that. It neither uses nor closes the
-// client and its hooks. A *redis.ClusterClient makes one master of a whole cluster. Other kinds of clients are refused, among them one of a Sentinel
-// group: a replica that Sentinel promotes may lack the newest locks, and a process that starts after that can't know of it.
+// NewMaster returns a master for the server that a client is configured for. It takes the client's address, credentials, TLS and dialer. But it opens
+// one connection of its own, without retries and with its own timeouts, because an ordered stream of commands needs that. It neither uses nor closes
+// the client and its hooks. A *redis.ClusterClient makes one master of a whole cluster. Other kinds of clients are refused, among them a client of a
+// Sentinel group: a replica that Sentinel promotes may lack the newest locks, and a process that starts after the promotion can't notice that.
 func NewMaster(client redis.UniversalClient) (Master, error) {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -101,11 +101,11 @@ const failoverAddr = "FailoverClient"
 
 var errSentinel = errors.New("redlock: a redis.FailoverClient is no master: " + sentinelAdvice)
 
-// Examination is the result of Examine, for the command doctor to judge. Its fields may change.
+// Examination is the result of Examine, for the command redlock doctor. Its fields may change.
 type Examination = wire.Examination
 
-// Examine looks at the master's server for the command doctor, and waits up to patience for each reply. It takes no lock. It writes one key on the
-// server, with a name that nobody else uses, and removes it; in a Redis Cluster, on each node.
+// Examine looks at the master's server for the command redlock doctor, and waits up to patience for each reply. It takes no lock. It writes one key
+// on the server, with a name that nobody else uses, and removes it. In a Redis Cluster it does that on each node.
 func (m Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
 	type examinable interface {
 		Examine(ctx context.Context, prefix string, patience time.Duration) *Examination
@@ -116,9 +116,8 @@ func (m Master) Examine(ctx context.Context, prefix string, patience time.Durati
 	return &Examination{Unexaminable: true}
 }
 
-// NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests.
-// Its locks are seen only by the Locker that owns it. Dial makes one of "memory://" or, where there
-// are several, of "memory://NAME".
+// NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests. Its locks are seen only by the Locker that owns
+// it. Dial makes such a master from the URL "memory://" or, if there are several, from "memory://NAME".
 func NewMemoryMaster(name string) Master { return Master{newMemory(name, time.Now)} }
 
 func newMemory(name string, now func() time.Time) *memory.Master {
@@ -148,8 +147,8 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 // refused: a Locker has one connection to each master for locks, one for results while there are any, and WithTimeout. For a private certificate
 // authority or a client certificate see DialTLS.
 //
-// The URL of a Redis Cluster names any of its nodes, which tells the others. Each parameter addr names one more, for when the first is down. All
-// nodes get the same user and password. A cluster has only database 0.
+// The URL of a Redis Cluster names any of its nodes, which knows the addresses of the others. Each parameter addr names one more, in case the first
+// one is down. All nodes get the same user and password. A cluster has only database 0.
 //
 // Dial does not connect: New does. It refuses a server that is named twice, and memory:// beside a server. Errors refer to a URL by its position in
 // the list, because it may contain a password.
@@ -216,7 +215,7 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 	return wire.New(*o), nil
 }
 
-// clusterScheme returns go-redis's scheme for the connection, and whether it is to a Redis Cluster.
+// clusterScheme returns go-redis's scheme for a URL's scheme, and whether the URL is for a Redis Cluster.
 func clusterScheme(scheme string) (plain string, isCluster bool) {
 	if rest, ok := strings.CutPrefix(scheme, "valkey"); ok {
 		scheme = "redis" + rest
@@ -250,7 +249,7 @@ func checkClusterURL(u *url.URL) error {
 	return nil
 }
 
-// checkParameters returns the error for the parameters of a URL. err is go-redis's error of parsing the URL, or nil.
+// checkParameters returns an error if a URL has wrong parameters. err is go-redis's error of parsing the URL, or nil.
 func checkParameters(text string, query url.Values, err error, allowed ...string) error {
 	names, unknown := unknownParameters(text, err)
 	switch {
@@ -273,7 +272,8 @@ func checkParameters(text string, query url.Values, err error, allowed ...string
 	return nil
 }
 
-// secured returns the TLS settings for a URL that go-redis has parsed into own; nil if the URL doesn't ask for TLS.
+// secured returns the TLS settings for a URL: secure with the server name of own, the settings that go-redis has made from the URL. own is nil if the
+// URL doesn't ask for TLS.
 func secured(own, secure *tls.Config) *tls.Config {
 	if own == nil || secure == nil {
 		return own
@@ -284,8 +284,9 @@ func secured(own, secure *tls.Config) *tls.Config {
 	return secure
 }
 
-// whatToWrite returns advice for a text that is no URL, or that would be read as a different server: redis:6379 as localhost, redis://a,b as a host
-// of that name. From the text the advice takes only IP addresses, because all else may be a password. It is empty for a text that looks like a URL.
+// whatToWrite returns advice for a text that is no URL, or that go-redis would take for a different server: redis:6379 for localhost, redis://a,b for
+// a host of that name. The advice repeats only IP addresses from the text, because everything else may be a password. It is empty if the text looks
+// like a URL.
 func whatToWrite(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
 	_, isCluster := clusterScheme(scheme)
@@ -319,8 +320,8 @@ func whatToWrite(text string) string {
 	return ""
 }
 
-// ipAddress returns an IP address and its port as a URL spells them, or "" for other texts. In an IPv6 address without brackets,
-// four or five digits at the end are taken for a port.
+// ipAddress returns an IP address and its port in the form of a URL, or "" for other texts. In an IPv6 address without brackets, four or five digits
+// at the end count as a port.
 func ipAddress(host string) string {
 	ip, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -339,7 +340,7 @@ func ipAddress(host string) string {
 }
 
 // unknownParameters returns the names of the parameters that go-redis doesn't know. It returns none if there is an @ behind the question mark,
-// because they may be a part of a password.
+// because the names may then be part of a password.
 func unknownParameters(text string, err error) (names string, ok bool) {
 	if err == nil {
 		return "", false

@@ -15,22 +15,23 @@ import (
 )
 
 // Observer has functions that are called when something happens to a Locker's masters, leases and calls, for metrics, alarms and traces. A nil
-// function costs nothing. The functions are called one at a time, in the order of events, shortly after each event. They can't delay a lock: while
-// one blocks, events wait, and are dropped if they become too many. Status.DroppedEvents counts the dropped events, and the calls that panic.
-// Locker.Status has the state at the start.
+// function costs nothing. The functions are called one at a time, in the order of events, shortly after each event. They can't delay a lock: while a
+// function blocks, events wait in a queue, and are dropped if they become too many. Status.DroppedEvents counts the dropped events, and the calls
+// that panic. For the state before the first event, see Locker.Status.
 type Observer struct {
-	// Attempted is called with each try to take a key on the masters: their votes, how long it took, and why the call waits now. It is for debugging
-	// a lock; the String of an Attempt is a line for a log.
+	// Attempted is called with each attempt to take a key on the masters: the masters' votes, how long the attempt took, and why the call waits now.
+	// It is for debugging. The String method of an Attempt returns a line for a log.
 	Attempted func(Attempt)
 	// Acquired is called when a lock has been taken.
 	Acquired func(Acquisition)
-	// Renewed is called when a round of renewals of one lease has ended: with nil if a quorum of the masters has extended the lease, and otherwise
-	// with the reason, a *QuorumError or ErrNotOwner. A failed round doesn't end the lease, because the next round comes before the lease's end.
+	// Renewed is called when a round of renewals of one lease has ended. The error is nil if a quorum of the masters has extended the lease.
+	// Otherwise it is the reason, a *QuorumError or ErrNotOwner. A failed round doesn't end the lease, because the next round comes before the
+	// lease's end.
 	Renewed func(error)
-	// LeaseLost is called once for each lock that is lost before Unlock, or that Unlock finds lost, with ErrLost or an error that wraps it.
+	// LeaseLost is called once for each lock that is lost before Unlock, or that Unlock finds lost. The error is ErrLost, or wraps it.
 	LeaseLost func(error)
-	// MasterDown is called when a master has no vote any more. Its status says why: it does not answer, it has
-	// just restarted, its clock jumped, it is a replica, and so on.
+	// MasterDown is called when a master has no vote any more. Its status says why: for example, it does not answer, has just restarted, or is a
+	// replica.
 	MasterDown func(MasterStatus)
 	// MasterUp is called when a master that was down has a vote again, with its name.
 	MasterUp func(master string)
@@ -40,7 +41,7 @@ type Observer struct {
 type Acquisition struct {
 	// Waited is the time from the call until the lock was taken.
 	Waited time.Duration
-	// Position is the number of calls for the key in this process, the holders among them, that were ahead of this one when it came.
+	// Position is the number of calls for the key in this process that were ahead of this one when it came, including the holders.
 	Position int
 	// Via says how the call got the lock.
 	Via Via
@@ -54,15 +55,15 @@ type Via string
 // The values of Via.
 const (
 	ViaFree   Via = "free"   // the key was free at the first attempt
-	ViaPassed Via = "passed" // the holder before, in the same process, handed the lock on
+	ViaPassed Via = "passed" // the previous holder, in the same process, handed the lock on
 	ViaWoken  Via = "woken"  // a master published that the key was free
 	ViaPolled Via = "polled" // the call found the key free by asking again: the holder had died, or a wake-up was lost
 )
 
-// reporter tells the logger and the Observer what happens to a Locker. Each has a queue of its own, so neither can delay a lease, a call, a master or
-// the other.
+// reporter passes a Locker's events on to the logger and the Observer. Each of the two has a separate queue, so neither can delay a lease, a call, a
+// master or the other.
 type reporter struct {
-	logger   *slog.Logger // puts its lines into the logger's queue
+	logger   *slog.Logger // puts its lines into the queue lines, rather than into the log
 	lines    notices.Queue[notices.Line]
 	observer Observer
 	events   notices.Queue[observed]
@@ -79,23 +80,23 @@ func newReporter(o *options) *reporter {
 	return r
 }
 
-// close delivers the queued events and lines, but doesn't wait long for a logger or Observer that blocks.
+// close delivers the queued events and lines, but waits only a short time for a logger or Observer that blocks.
 func (r *reporter) close() {
 	r.events.Close()
 	r.lines.Close()
 }
 
-// observed is a queued call of an Observer. Frequent events are in its fields, so that they cost no allocation.
+// observed is a queued call of an Observer. Frequent events are in its fields, because a closure for each would cost an allocation.
 type observed struct {
 	tell     func(*Observer, observed)
 	acquired Acquisition
 	err      error
 }
 
-// traces reports whether the Observer wants attempts, because describing one takes time.
+// traces reports whether the Observer has Attempted. If it doesn't, no time is spent on describing attempts.
 func (r *reporter) traces() bool { return r.observer.Attempted != nil }
 
-// attempted reports an attempt. Callers have asked traces.
+// attempted reports an attempt. It may be called only if traces returns true.
 func (r *reporter) attempted(a Attempt) {
 	r.events.Push(observed{tell: func(o *Observer, _ observed) { o.Attempted(a) }})
 }
@@ -133,23 +134,24 @@ func (r *reporter) Up(master string) {
 	}
 }
 
-// Attempt is the result of one try to take a key on the masters, for an Observer. A call makes one, and more while it waits. It doesn't name the key.
+// Attempt is the result of one attempt to take a key on the masters, for an Observer. A call makes one attempt, and more while it waits. The Attempt
+// doesn't name the key.
 type Attempt struct {
 	Token  string        // the beginning of the attempt's token, by which package inspect shows a holder
-	Number int           // the attempt's number in its call, from 1; 0 if the call has stood in line for ten seconds for a lock of this process
-	Via    Via           // the cause of the attempt; ViaFree for the first
+	Number int           // the attempt's number in its call, from 1; 0 if no attempt was made: the call has waited ten seconds for a lock of this process
+	Via    Via           // the reason for the attempt; ViaFree for the first
 	Took   time.Duration // the time until the attempt was decided: about one round trip to the masters that decided it
 	Votes  []Vote        // the votes of all masters, in the order of Status
 	Err    error         // the reason why the attempt was lost; nil if it was won
 	Fence  uint64        // the fence of the lock, if it was won
-	Wait   time.Duration // how long the call now waits before it tries again, unless it is woken; 0 if it doesn't try again
+	Wait   time.Duration // how long the call now waits before its next attempt, unless it is woken; 0 if there will be none
 	For    string        // the reason for the wait
 }
 
 // Vote is the reply of one master to an attempt.
 type Vote struct {
 	Master  string
-	Counted bool   // the master answered before the attempt was decided, or its time was over
+	Counted bool   // the master answered in time, and before the attempt was decided; or it has failed
 	Granted bool   // the master granted the key, with a fence
 	Fence   uint64 // the fence of the grant
 	Done    bool   // the master remembers a result
@@ -183,7 +185,8 @@ func (a Attempt) String() string {
 	return b.String()
 }
 
-// began returns the cause of an attempt that may have been lost: "first" instead of "free", which only a won attempt proves.
+// began returns the reason for an attempt that may have been lost: "first" in place of "free", because only a won attempt proves that the key was
+// free.
 func (a Attempt) began() Via {
 	if a.Via == ViaFree {
 		return "first"
@@ -208,8 +211,8 @@ func (v Vote) String() string {
 	return "has refused it for " + v.Holder
 }
 
-// KeyHash returns the beginning of the SHA-256 of a key, in hexadecimal digits. Log lines have it in place of the key, which may be personal data, so
-// that all lines about one key can be found. Anybody who can guess a key can check the guess.
+// KeyHash returns the beginning of the SHA-256 of a key, in hexadecimal digits. Logs have this hash in place of the key, which may be personal data.
+// So all log lines about one key can be found. Anybody who can guess a key can check the guess.
 func KeyHash(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:6])

@@ -36,11 +36,11 @@ const (
 // Option is a setting of a Locker, for Open and New.
 type Option interface{ applyTo(*options) }
 
-// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do, TryDo, Once or OncePer, it applies to that lock; given to
-// Open or New, it is the default of all locks.
+// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do, TryDo, Once or OncePer, it applies to that lock. Given to
+// Open or New, it is the default for all locks.
 type LockOption interface {
 	Option
-	applyToLock(lockOptions) lockOptions // by value, so that no call allocates its options
+	applyToLock(lockOptions) lockOptions // by value, so that a call allocates no memory for its options
 }
 
 type options struct {
@@ -49,8 +49,8 @@ type options struct {
 	guard    time.Duration
 	maxSkew  time.Duration
 	timeout  time.Duration
-	fastFrom time.Duration // for vote.Masters
-	solo     time.Duration // for link.Settings
+	fastFrom time.Duration // see vote.Masters
+	solo     time.Duration // see link.Settings
 	prefix   string
 	instance string
 	logger   *slog.Logger
@@ -60,7 +60,7 @@ type options struct {
 
 type lockOptions struct {
 	ttl        time.Duration
-	wait       time.Duration // the longest wait; untilDone: until the context of the call ends
+	wait       time.Duration // the longest wait for the lock; untilDone if only the context of the call ends it
 	masters    time.Duration // how long the call waits for a quorum of masters
 	maxHold    time.Duration // 0: no bound
 	label      string        // shown by Keys
@@ -68,8 +68,8 @@ type lockOptions struct {
 	maxWaiters int
 	slots      int // how many may hold the key at once
 	recall     bool
-	slotsOf    *slotsOf      // how many may hold a key that has a number of its own
-	period     time.Duration // 0: none
+	slotsOf    *slotsOf      // the keys with their own number of holders: see WithConcurrencyOf
+	period     time.Duration // the period of WithOncePer; 0 for none
 }
 
 // untilDone is a wait that only the context of the call ends.
@@ -91,27 +91,28 @@ func WithMaxTTL(ttl time.Duration) Option {
 	return option(func(o *options) { o.maxTTL = ttl })
 }
 
-// WithRestartGuard sets how long a server that has just started has no vote: it may have forgotten locks that it granted before, and would grant them
-// twice. At least the max TTL plus 1 s, and at least the max skew plus 1.2 s. 0 turns the guard off: for development, and for servers that forget
-// nothing (appendfsync always with no-appendfsync-on-rewrite no). Default: the least that is allowed, 11 s with the default max TTL.
+// WithRestartGuard sets how long a server that has just started has no vote. Such a server may have forgotten locks that it granted before, and would
+// grant them twice. The guard is at least the max TTL plus 1 s, and at least the max skew plus 1.2 s. 0 turns it off: for development, and for
+// servers that forget nothing (appendfsync always with no-appendfsync-on-rewrite no). Default: the shortest guard that is allowed, 11 s with the
+// default max TTL.
 //
-// It is the delayed restart of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/,
-// "Performance, crash recovery and fsync", done by the client.
+// The guard is the delayed restart of https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/, "Performance, crash recovery and
+// fsync", done by the client.
 func WithRestartGuard(d time.Duration) Option {
 	return option(func(o *options) { o.guard = d })
 }
 
 // WithMaxSkew sets how much the clocks of the masters may differ. A master whose clock is further than half of the max skew from the median, as this
-// process sees the clocks, has no vote until its clock is set right: otherwise fencing tokens could fall when servers restart. Processes may have
-// different values. 0 turns the check off: then the clocks must differ by less than the restart guard. The value must be less than the max TTL.
+// process sees the clocks, has no vote until its clock is right again. Otherwise fencing tokens could decrease when servers restart. Processes may
+// have different values. 0 turns the check off: then the clocks must differ by less than the restart guard. The value must be less than the max TTL.
 // Default: 2 s, or half of the max TTL if that is less.
 func WithMaxSkew(d time.Duration) Option {
 	return option(func(o *options) { o.maxSkew = d })
 }
 
-// WithTimeout sets how long a master may take to answer before it counts as failed. If a master
-// always takes longer, but answers, the Locker adapts the timeout of that master, up to four times this value.
-// A master in memory has 5 s. At most half of the max TTL. Default: 50 ms.
+// WithTimeout sets how long a master may take to answer before it counts as failed. If a master always takes longer, but answers, the Locker adapts
+// the timeout of that master, up to four times this value. A master in memory has 5 s at least. The timeout is at most half of the max TTL. Default:
+// 50 ms.
 func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
@@ -122,16 +123,15 @@ func WithPrefix(prefix string) Option {
 	return option(func(o *options) { o.prefix = prefix })
 }
 
-// WithInstance sets the name by which other processes show this one where it holds or waits for a key: see
-// package inspect. It is 1 to 64 printable ASCII characters without spaces. Processes may have the same name. Default: the
-// name of the host and the process ID, as in web1/4711.
+// WithInstance sets the name by which package inspect, in any process, shows this process as a holder or waiter of a key. It is 1 to 64 printable
+// ASCII characters without spaces. Processes may have the same name. Default: the name of the host and the process ID, as in web1/4711.
 func WithInstance(name string) Option {
 	return option(func(o *options) { o.instance = name })
 }
 
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. It never logs keys or credentials. A log that is
-// slow, or blocks, delays no lock: lines wait for it, and are dropped if they become too many; Status.DroppedLines counts them. Package middleware
-// uses the same log, unless it has one of its own. Default: slog.Default.
+// slow, or blocks, delays no lock: log lines wait in a queue, and are dropped if they become too many. Status.DroppedLines counts the dropped lines.
+// Package middleware uses the same log, unless it is given another one. Default: slog.Default.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
@@ -198,9 +198,9 @@ func newOptions(opts []Option) (options, error) {
 // DefaultMaxSkew returns the max skew of a Locker with this max TTL: 2 s, or half of the max TTL if that is less.
 func DefaultMaxSkew(maxTTL time.Duration) time.Duration { return min(2*time.Second, maxTTL/2) }
 
-// DefaultRestartGuard returns the restart guard of a Locker with these limits, which is also the shortest that it may have.
+// DefaultRestartGuard returns the default restart guard of a Locker with these limits, which is also the shortest guard that it may have.
 func DefaultRestartGuard(maxTTL, maxSkew time.Duration) time.Duration {
-	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in whole seconds, up to one too many
+	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in whole seconds, which may be up to 1 s too long
 }
 
 // CheckOptions returns the error that New would return for these options, or nil.
@@ -209,7 +209,7 @@ func CheckOptions(opts ...Option) error {
 	return err
 }
 
-// OptionError is the error of an option beyond a limit. Code with other names for the options can use its parts.
+// OptionError is the error of an option whose value breaks a limit. Programs that have other names for the options can use its parts.
 type OptionError struct {
 	Option string // the option's name in words, such as "max ttl"
 	Value  string // the value that was given
@@ -229,10 +229,11 @@ func nilOption(i int) error {
 	return fmt.Errorf("redlock: option %d of the call is nil", i+1)
 }
 
-// longest is the longest max TTL: sums of a few such times must fit into a time.Duration, and into the times that masters can count.
+// longest is the largest max TTL. Sums of a few such times must fit into a time.Duration, and into the numbers in which Redis's Lua counts
+// microseconds.
 const longest = 366 * 24 * time.Hour
 
-// memoryTimeout is the timeout for masters in memory: if one is late, the whole process is late.
+// memoryTimeout is the shortest timeout for masters in memory: if such a master is late, the whole process is late.
 const memoryTimeout = 5 * time.Second
 
 func (o options) link(m protocol.Master, watcher link.Watcher) link.Settings {
@@ -280,55 +281,53 @@ func (o *options) check(lock lockOptions) error {
 
 const maxPrefix = 200 // bytes
 
-// minTTL keeps the drift allowance, and Redis's resolution of 1 ms, small compared with any TTL.
+// minTTL is the shortest TTL. The drift allowance, and Redis's resolution of 1 ms, must be small compared with any TTL.
 const minTTL = 20 * time.Millisecond
 
-// WithTTL sets how long a lease lasts on the masters. It is renewed while the lock is held, so the TTL does
-// not bound the work: it bounds how long a key stays locked after its holder has died. At least twice the
-// timeout and 20 ms, at most the max TTL. Default: 10 s.
+// WithTTL sets how long a lease lasts on the masters. It is renewed while the lock is held, so the TTL does not bound the work: it bounds how long a
+// key stays locked after its holder has died. The TTL is at least twice the timeout, at least 20 ms, and at most the max TTL. Default: 10 s.
 func WithTTL(ttl time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.ttl = ttl; return o })
 }
 
-// WithWait sets how long a call waits for the lock, at most: from the call on, for all keys of LockAll together. The context of the call may end the
-// wait earlier. With 0 the call doesn't wait at all, as TryLock. It bounds neither the lock nor the work of Do. Default: the call waits until its
-// context ends.
+// WithWait sets how long a call waits for the lock, at most. The time begins with the call, and is for all keys of LockAll together. The context of
+// the call may end the wait earlier. With 0 the call doesn't wait, like TryLock. The time bounds neither the lock nor the work of Do. Default: the
+// call waits until its context ends.
 //
-// An attempt that is under way when the time is over is completed, and may still get the lock: that takes at
-// most a few of the masters' timeouts. So a call with a short wait has at least the chances of TryLock.
+// An attempt that is under way when the time is over is completed, and may still get the lock. That takes at most a few of the masters' timeouts. So
+// a call with a short wait gets the lock at least as often as TryLock.
 //
-// When the time is over, the error is the same as when the deadline of the context is: a *HeldError or
-// *QuorumError that also matches context.DeadlineExceeded.
+// When the time is over, the error is the same as after the deadline of the context: a *HeldError or *QuorumError that also matches
+// context.DeadlineExceeded.
 func WithWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.wait = d; return o })
 }
 
 // WithMastersWait sets how long a call waits while too few masters have a vote for its key, because they refuse, hang or are full. The time counts
-// from when this process knows that, even if that was before the call. When it is over, the error is a *QuorumError that doesn't match the context's,
-// and each further call gets that error at once, until masters are back. The setting never makes a wait longer. A call that waits for a lock of this
-// process waits for that lock, and not for masters. With 0 no call waits for masters. Default: a minute, at most the wait; a rule of package
-// middleware has a second.
+// from when this process noticed that, even if that was before the call. When it is over, the error is a *QuorumError that doesn't match the
+// context's error. Each further call gets that error at once, until enough masters have a vote again. The setting never makes a wait longer. A call
+// that waits for a lock of this process waits for that lock, and not for masters. With 0 no call waits for masters. Default: a minute, at most the
+// wait; a rule of package middleware has a second.
 func WithMastersWait(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.masters = d; return o })
 }
 
-// WithMaxHold bounds how long a lock is held: then it is lost, with ErrMaxHold, although its lease could be renewed.
-// It frees the key of a holder that is stuck. 0 is for no bound. Default: 0, the lock is held until
-// Unlock, for as long as its lease can be renewed.
+// WithMaxHold bounds how long a lock is held. When the time is over, the lock is lost with ErrMaxHold, although its lease could be renewed. So the
+// key of a holder that is stuck becomes free. 0 is for no bound. Default: 0, the lock is held until Unlock, for as long as its lease can be renewed.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxHold = d; return o })
 }
 
 // WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each holder has one of n slots,
-// which is a lock of its own: see Lock.Slot and Lock.Fence. All waiting calls stand in one line, and the first gets the slot that becomes free. All
-// processes should have the same n for a key. If they differ, the largest n bounds the holders, and a process takes no slot beyond its own n. LockAll
-// takes a slot of each of its keys. WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
+// which is a separate lock: see Lock.Slot and Lock.Fence. All waiting calls stand in one queue, and the first gets the slot that becomes free. All
+// processes should have the same n for a key. If they differ, the largest n bounds the number of holders, and a process takes no slot beyond its own
+// n. LockAll takes a slot of each of its keys. WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
 func WithConcurrency(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
 }
 
-// WithConcurrencyOf is WithConcurrency for one key, and takes precedence over WithConcurrency there. So the keys of LockAll may differ. Default:
-// none.
+// WithConcurrencyOf is WithConcurrency for one key, and takes precedence over it for that key. So the keys of LockAll may have different numbers.
+// Default: none.
 func WithConcurrencyOf(key string, n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, n, o.slotsOf}; return o })
 }
@@ -348,28 +347,28 @@ func (o *lockOptions) most(key string) int {
 	return o.slots
 }
 
-// WithMaxWaiters bounds how many calls wait for a key in this process. Further calls fail at once with an error that matches ErrTooManyWaiters. It is
-// a *HeldError, or a *QuorumError if the others wait for masters. At least 1. Default: 1000.
+// WithMaxWaiters bounds how many calls wait for a key in this process. Further calls fail at once with an error that matches ErrTooManyWaiters. The
+// error is a *HeldError, or a *QuorumError if the waiting calls wait for masters. The number is at least 1. Default: 1000.
 func WithMaxWaiters(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }
 
-// WithLabel sets a text that Keys shows with the key: the purpose of the lock. Package middleware sets the name of the rule. At most MaxKeyLength
-// bytes. Default: none.
+// WithLabel sets a text for the purpose of the lock. Keys shows it with the key. Package middleware sets the name of the rule. The text has at most
+// MaxKeyLength bytes. Default: none.
 func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
 }
 
-// WithRequest says which request a lock is for. Keys shows the request to operators. Package inspect shows it in other processes, too, once the call
-// has held the lock, or waited, for some seconds. No log has it. Don't change r after the call. Default: none.
+// WithRequest says which request a lock is for. Keys shows the request to operators. Package inspect also shows it in other processes, once the call
+// has held the lock, or waited, for some seconds. It appears in no log. Don't change r after the call. Default: none.
 func WithRequest(r *Request) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })
 }
 
-// WithRecall makes a call fail with a *DoneError if an earlier holder has left a result for the key with Lock.UnlockWith: then the work need not be
-// done again. It costs no further command, but waits, within their timeout, for the replies of all masters that are not known to be away, because one
-// that remembers the result is enough. If the result can't be read, the error is an *UnreadableError. It is for calls with one key. Default:
-// remembered results are ignored.
+// WithRecall makes a call fail with a *DoneError if an earlier holder has left a result for the key with Lock.UnlockWith. Then the work need not be
+// done again. The option costs no further command. But the call waits, within their timeout, for the replies of all masters that are not known to be
+// away, because one master that remembers the result is enough. If the result can't be read, the error is an *UnreadableError. The option is for
+// calls with one key. Default: remembered results are ignored.
 func WithRecall() LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })
 }

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// pace bounds how many attempts of a process are under way at once. Masters that are asked for more than they can answer in time would be asked again
-// and again, and answer nothing in time. An attempt that masters haven't answered in time removes one place. As many answers in time as there are
-// places add one. TCP's congestion avoidance does the same (V. Jacobson, 1988).
+// pace bounds how many attempts of a process are under way at once. Without a bound, masters that can't answer all attempts in time would be asked
+// again and again, and answer none in time. An attempt that masters haven't answered in time removes one place. As many answered attempts as there
+// are places add one, as in TCP's congestion avoidance (V. Jacobson, 1988).
 type pace struct {
-	places   chan struct{} // has an entry for each free place
+	places   chan struct{} // has a value for each free place
 	most     atomic.Int64
 	answered atomic.Int64 // attempts answered in time since the last place was added
 }
@@ -31,8 +31,8 @@ func newPace() *pace {
 	return p
 }
 
-// begin waits for a place for another attempt. It returns false if ctx ends, closing is closed, or the time that until returns is over. Then no
-// attempt may be made. A zero time is never over.
+// begin waits for a place for another attempt. It returns false if ctx ends, closing is closed, or the time that until returns has come. Then no
+// attempt may be made. If until returns the zero time, the wait has no deadline.
 func (p *pace) begin(ctx context.Context, closing <-chan struct{}, until func() time.Time) bool {
 	select {
 	case <-p.places:
@@ -67,9 +67,9 @@ func (p *pace) end(late bool) {
 	p.places <- struct{}{}
 }
 
-// soonest is the duration of a timer that is due at once. With a duration of 0, Go 1.26 with the race detector crashes in a bubble of
+// soonest is the duration for a timer that is due at once. With a duration of 0, Go 1.26 with the race detector crashes in a bubble of
 // testing/synctest.
 const soonest = time.Nanosecond
 
-// jitter returns a random pause of d on average.
+// jitter returns a random pause between half and one and a half times d.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }

@@ -8,28 +8,28 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// shared is the state that the calls and the locks of a Locker share. They have this state, and not the Locker.
+// shared is the state that the calls and the locks of a Locker share. They refer to it rather than to the Locker.
 type shared struct {
 	options
 	voters        *vote.Masters
 	name          string   // the name of this process among the waiters on the masters
-	servers       []string // the servers that have the keys: a name for each master
+	servers       []string // the names of the masters' servers
 	gates         gates
 	pace          *pace
 	subscriptions subscriptions
-	differs       atomic.Pointer[otherSlots] // the latest call in line with a different number of holders; nil for none
-	lacksMasters  atomic.Bool                // an attempt has found too few masters
-	askedAbsent   atomic.Int64               // when a call last asked although too few masters had a vote: a time.Duration since the gates began
+	differs       atomic.Pointer[otherSlots] // the latest call in the masters' queues that allows a different number of holders; nil for none
+	lacksMasters  atomic.Bool                // an attempt has found too few masters with a vote
+	askedAbsent   atomic.Int64               // when a call last asked while too few masters had a vote: a time.Duration since the gates began
 
 	reporter *reporter
 	keeper   *keeper
-	heart    *heart // nil if no other process has the masters
+	heart    *heart // nil for masters in memory, which no other process has
 
 	closing chan struct{} // closed when Close begins
 	unlocks callGroup     // running calls of Unlock
 }
 
-// excluded returns the reason why this process may not lock at all, or nil.
+// excluded returns the reason why this process may take no lock, whatever the masters reply; or nil.
 func (s *shared) excluded() error {
 	if err := s.heart.refusal(); err != nil {
 		return &QuorumError{Quorum: s.voters.Quorum, Err: err}
@@ -46,7 +46,7 @@ func (s *shared) ends() bool {
 	}
 }
 
-// otherSlots is how many may hold a key according to a call that was met in line.
+// otherSlots is a different number of holders, which a call in the masters' queues allows, and the time when it was met.
 type otherSlots struct {
 	n  int
 	at time.Time
@@ -59,7 +59,7 @@ type callGroup struct {
 	running sync.WaitGroup
 }
 
-// enter counts a call, which must call leave at its end. It returns false if no call may begin any more.
+// enter counts a call. It returns false if no call may begin any more. Otherwise leave must be called at the end of the call.
 func (c *callGroup) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

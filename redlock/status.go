@@ -19,49 +19,49 @@ type Status struct {
 	Masters   []MasterStatus
 	Quorum    int // how many masters must grant a lock
 	Available int // how many masters are well
-	Asked     int // how many masters may grant a lock now: well, slow, or coming and going
-	Held      int // how many keys this Locker has locked
-	Waiting   int // how many calls don't have their lock yet
-	// OldestHold is since when the oldest lock is held; zero if there is none.
+	Asked     int // how many masters get acquires now: available ones, slow ones, and masters that work again, but not long enough to count as available
+	Held      int // how many keys this Locker has locked; each slot of a key counts
+	Waiting   int // how many calls wait for their locks
+	// OldestHold is when the oldest of these locks was taken; zero if there is none.
 	OldestHold time.Time
-	// DroppedLines and DroppedEvents count the log lines and the calls of the Observer that were dropped, because the log or the Observer was too
-	// slow, blocked or panicked. Neither can delay a lock.
+	// DroppedLines and DroppedEvents count log lines, and calls of the Observer, that were dropped because the log or the Observer was too slow,
+	// blocked or panicked. Neither can delay a lock.
 	DroppedLines, DroppedEvents uint64
-	// RefusedResults counts results that were not stored or read, because too many others were under way.
+	// RefusedResults counts results that were not stored or read, because too many other results were under way.
 	RefusedResults uint64
-	// Err is why no lock can be taken although enough masters are available: another process has other masters, or the Locker is closed. It is nil
-	// otherwise.
+	// Err is the reason why no lock can be taken, however many masters are available: another process has other masters, or the Locker is closed. It
+	// is nil otherwise.
 	Err error
 	// Disagreements are the processes that share masters with this one, but have a different set of masters, max TTL or concurrency: see WithMaxTTL
-	// and WithConcurrency. Of several processes that are equal in these, one is named. The list is empty until the masters have told about other
+	// and WithConcurrency. Of several processes with the same settings, one is listed. The list is empty until the masters have told about other
 	// processes.
 	Disagreements []Disagreement
 }
 
-// Ready reports whether locks can be taken now.
+// Ready reports whether this Locker can take locks now.
 func (s Status) Ready() bool { return s.Err == nil && s.Asked >= s.Quorum }
 
 // MasterStatus is a Locker's knowledge about one master. The console shows these fields, under their names for JSON.
 type MasterStatus struct {
 	Name  string      `json:"name"` // the name, without credentials
 	State MasterState `json:"state"`
-	Err   error       `json:"-"`              // the reason why the master grants no locks; nil while it is available or being connected to
-	Since time.Time   `json:"since,omitzero"` // since when the master has granted no locks; zero while it is available or being connected to
+	Err   error       `json:"-"`              // the reason why the master isn't available; nil while it is, or while a connection is being made
+	Since time.Time   `json:"since,omitzero"` // when the master stopped being available; zero while Err is nil
 	Until time.Time   `json:"until,omitzero"` // when the master will grant locks again without anybody's help; zero if that isn't known
 
-	RoundTrip       time.Duration `json:"-"`                           // how long the last reply took, with the server's own time; 0 while none comes
-	ClockOffset     time.Duration `json:"-"`                           // how far the master's clock is ahead of ours; 0 if RoundTrip is 0
-	Late            float64       `json:"late_ratio,omitempty"`        // the late share of the last minute's replies; 0 if fewer than three were
-	Version         string        `json:"version,omitempty"`           // the server's version; empty if it wasn't reached yet, or doesn't say
+	RoundTrip       time.Duration `json:"-"`                           // how long the last reply took, including the server's own time; 0 while the master is unreachable or hung
+	ClockOffset     time.Duration `json:"-"`                           // how far the master's clock is ahead of ours, which may be negative; 0 if RoundTrip is 0
+	Late            float64       `json:"late_ratio,omitempty"`        // the share of the last minute's replies that came after the timeout; 0 if fewer than three did
+	Version         string        `json:"version,omitempty"`           // the server's version; empty if the server wasn't reached yet, or doesn't report one
 	MaxmemoryPolicy string        `json:"maxmemory_policy,omitempty"`  // the server's maxmemory-policy, which should be noeviction
-	Evicts          bool          `json:"evicts,omitempty"`            // with this policy the server deletes locks when its memory is full
+	Evicts          bool          `json:"evicts,omitempty"`            // whether the server, with this policy, deletes locks when its memory is full
 	UsedMemory      int64         `json:"used_memory_bytes,omitempty"` // the server's used memory in bytes, at most some 10 s old; 0 if unknown
-	Maxmemory       int64         `json:"maxmemory_bytes,omitempty"`   // the server's maxmemory in bytes; 0 if it has no limit, or doesn't say
+	Maxmemory       int64         `json:"maxmemory_bytes,omitempty"`   // the server's maxmemory in bytes; 0 if it has no limit, or doesn't report one
 
 	CertificateUntil time.Time `json:"certificate_until,omitzero"` // when the first certificate of the server's chain ends; zero without TLS
 }
 
-// MasterState says in a word whether a master grants locks, and why not.
+// MasterState is one word for whether a master grants locks, and why not.
 type MasterState string
 
 // The states of a master.
@@ -70,16 +70,15 @@ const (
 	MasterConnecting  MasterState = "connecting"  // the first connection, or the next one, is being made
 	MasterUnreachable MasterState = "unreachable" // no connection can be made
 	MasterHung        MasterState = "hung"        // the master doesn't answer within the timeout
-	MasterSlow        MasterState = "slow"        // half of the last minute's replies came after the timeout; the state ends when under a quarter do
+	MasterSlow        MasterState = "slow"        // half of the last minute's replies came after the timeout; the state ends when less than a quarter do
 	MasterRestarted   MasterState = "restarted"   // the master may have forgotten locks: see WithRestartGuard
 	MasterReplaced    MasterState = "replaced"    // the master has become a different server, or has different data: see ErrReplaced
 	MasterClock       MasterState = "clock"       // the master's clock has jumped, was set back, or is wrong
-	MasterRefuses     MasterState = "refuses"     // it refuses locks, because of rights or memory, or because it is loading; tried every second
-	MasterExcluded    MasterState = "excluded"    // somebody must act: a replica, a server that is named twice, …
+	MasterRefuses     MasterState = "refuses"     // the master refuses locks, because of rights or memory, or because it is loading data; it is asked again every second
+	MasterExcluded    MasterState = "excluded"    // the master has no vote until somebody acts: it is a replica, a server that is named twice, …
 )
 
-// Status returns the Locker's present knowledge. It asks no master, and doesn't block. The facts about an idle
-// master are a few seconds old at most.
+// Status returns the Locker's present state. It asks no master, and doesn't block. The facts about an idle master are a few seconds old at most.
 func (l *Locker) Status() Status {
 	status := Status{Quorum: l.voters.Quorum, Err: l.heart.refusal(), Disagreements: slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.voters.Streams))}
 	for i, s := range l.voters.Streams {
@@ -124,7 +123,7 @@ func masterStatus(s link.State) MasterStatus {
 	return status
 }
 
-// classify returns the reason why a master takes no locks, and until when.
+// classify returns a master's state and, if that is known, when the master will grant locks again.
 func classify(s link.State) (state MasterState, until time.Time) {
 	var guard *admission.GuardError
 	if until = s.CountsFrom; errors.As(s.Err, &guard) {
@@ -155,10 +154,11 @@ func classify(s link.State) (state MasterState, until time.Time) {
 	return MasterUnreachable, until
 }
 
-// announceTime is how long the line about the start waits for masters that neither answer nor fail.
+// announceTime is how long announce waits for masters that neither answer nor fail.
 const announceTime = 3 * time.Second
 
-// announce logs once, after the start, how many masters are available, and reports whether it has. From then on the log has each change of a master.
+// announce logs once, after the start, how many masters are available. It reports whether it has logged that. From then on, each change of a master
+// is logged.
 func (l *Locker) announce(since time.Duration) (done bool) {
 	status := l.Status()
 	var others []string
@@ -197,7 +197,7 @@ func disagreementOf(d heartbeat.Difference) Disagreement {
 	return Disagreement{Process: d.Process, Masters: d.Masters, MaxTTL: d.MaxTTL, Refused: d.Refused}
 }
 
-// disagreements returns this difference if the call was met a short while ago.
+// disagreements returns this difference if it was noticed in the last minute.
 func (o *otherSlots) disagreements() []Disagreement {
 	if o == nil || time.Since(o.at) > time.Minute {
 		return nil
@@ -215,15 +215,15 @@ type KeyStatus struct {
 	Until   time.Time // the end of the lease so far; zero if the key isn't held
 	Fence   uint64    // the lock's fencing token; 0 if the key isn't held
 	Request *Request  // the request of the same call as Label, see WithRequest; or nil
-	Waiting int       // how many calls of this process wait for the lock; if the key has several holders, only the first one's status counts them
-	Line    []Call    // the waiting calls behind the call of Label, the next one first
+	Waiting int       // how many calls of this process wait for the lock; for a key with several held slots, only the first slot's status counts them
+	Line    []Call    // the calls that wait, except the call of Label; the next one is first
 	// Slot is the number of the held slot, from 0 to Slots-1; Slots is 0 if the key has one holder, or isn't held: see WithConcurrency. Each held
 	// slot has a KeyStatus of its own.
 	Slot, Slots int
 }
 
-// Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: package
-// inspect shows the locks of other processes. Keys delays no call noticeably, so keys that come or go meanwhile may be missing.
+// Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: package inspect shows the locks of other
+// processes. Keys doesn't hold up calls noticeably, so keys that come or go meanwhile may be missing.
 func (l *Locker) Keys(prefix string) []KeyStatus {
 	keys := l.gates.keys(func(full string) (string, bool) {
 		key := protocol.KeyOf(l.prefix, full)
@@ -237,7 +237,7 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 	return all
 }
 
-// keys returns the status of all keys that name accepts. name gets the key as it is on the masters.
+// keys returns the status of all keys that name accepts. name gets the key's name on the masters.
 func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
 	var parts [][]KeyStatus // a single slice would be copied again and again as it grows
 	for some := range g.seen() {
@@ -252,7 +252,7 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeySt
 	return slices.Concat(parts...)
 }
 
-// statusOf returns the status of one key. full is the key as it is on the masters.
+// statusOf returns the status of one key. full is the key's name on the masters.
 func (g *gates) statusOf(full, key string) []KeyStatus {
 	g.mu.Lock()
 	at := g.byKey[full]
@@ -266,7 +266,7 @@ func (g *gates) statusOf(full, key string) []KeyStatus {
 	return seen.appendStatuses(nil, key)
 }
 
-// appendStatuses appends the statuses of the gate: one for each lock that is held, or else one.
+// appendStatuses appends the statuses of the gate: one for each held lock, or one if no lock is held.
 func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	first := len(all)
 	for _, k := range s.locks {
@@ -292,7 +292,7 @@ func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
 	return all
 }
 
-// sortedRefs returns pointers to the keys, in the order of compare, because moving the keys again and again would take long.
+// sortedRefs returns pointers to the keys, in the order of compare. Pointers are faster to sort, because a KeyStatus is large.
 func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatus {
 	refs := make([]*KeyStatus, len(keys))
 	for i := range keys {
@@ -302,7 +302,7 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 	return refs
 }
 
-// longTurns returns lines that tell the masters which calls have held a key, or waited for it, for long, the oldest first.
+// longTurns returns lines for the masters about calls that have held a key, or waited for it, for long. The oldest is first.
 func (l *Locker) longTurns(now time.Time) string {
 	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
@@ -366,11 +366,12 @@ func (c Call) String() string {
 	return strings.TrimPrefix(text, ", ")
 }
 
-// longTurn is how long a key is held, or waited for, before the process tells the masters: shorter turns are over before anybody asks.
+// longTurn is how long a call must have held a key, or waited for it, before the process tells the masters: shorter turns are over before anybody
+// asks.
 const longTurn = 2 * time.Second
 
-// Keyspace identifies where the Locker's keys are: by its prefix and its masters. Lockers of one process with the same Keyspace see the same locks.
-// Masters in memory belong to one Locker each, whatever their names.
+// Keyspace identifies the place of the Locker's keys: its prefix and its masters. Lockers of one program with the same Keyspace see the same locks. A
+// master in memory belongs to one Locker alone, whatever its name.
 func (l *Locker) Keyspace() string { return l.keyspace() }
 
 func (l *shared) keyspace() string {
@@ -382,7 +383,7 @@ func (l *shared) keyspace() string {
 	return strings.Join(names, "\n")
 }
 
-// sharesMasters reports whether two Lockers see the same locks.
+// sharesMasters reports whether two Lockers have the same masters and prefix, and so see the same locks.
 func (l *shared) sharesMasters(with *shared) bool {
 	return l == with || l.keyspace() == with.keyspace()
 }

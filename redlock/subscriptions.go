@@ -17,8 +17,8 @@ const (
 	resubscribeGap     = 250 * time.Millisecond // the time between two attempts to subscribe
 )
 
-// subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for a while longer, because the next
-// call that waits often comes soon.
+// subscriptions are a Locker's subscriptions to wake-ups, one on each master. They exist while calls wait, and for subscriptionLinger longer, because
+// the next call that waits often comes soon.
 type subscriptions struct {
 	voters *vote.Masters
 	gates  *gates
@@ -33,7 +33,8 @@ type subscriptions struct {
 	running *sync.WaitGroup    // the current subscriptions, or the last ones
 }
 
-// begin counts a call that waits. After settled is closed, the call misses no wake-up of a master that has confirmed its subscription.
+// begin counts a call that waits, and subscribes if it is the first. After settled is closed, the call misses no wake-up of a master that has
+// confirmed its subscription.
 func (u *subscriptions) begin() (settled <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -52,7 +53,7 @@ func (u *subscriptions) subscribe() {
 	for _, s := range u.voters.Streams {
 		running.Go(func() {
 			if before != nil {
-				before.Wait() // the end of a former subscription could end a new one to the same channel
+				before.Wait() // the end of an old subscription could also end a new one to the same channel
 			}
 			u.keep(ctx, s, sync.OnceFunc(func() {
 				if pending.Add(-1) == 0 {
@@ -104,7 +105,7 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 	for ctx.Err() == nil {
 		err := s.Listen(ctx, u.name, func() {
 			settled()
-			u.gates.wakeAll() // wake-ups that came before are lost
+			u.gates.wakeAll() // earlier wake-ups are lost
 		}, func(w protocol.WakeUp) { u.wake(s, w) })
 		settled()
 		if errors.Is(err, protocol.ErrRefused) && !refused {
@@ -120,8 +121,8 @@ func (u *subscriptions) keep(ctx context.Context, s vote.Stream, settled func())
 	}
 }
 
-// wake passes a master's wake-up on to the call that asks for the key. If no call here wants the key any more, the ticket is withdrawn, and the
-// master wakes the next process in line instead.
+// wake passes a master's wake-up on to the call that asks for the key. If no call of this process wants the key any more, wake withdraws the ticket,
+// and the master wakes the next process in the queue.
 func (u *subscriptions) wake(s vote.Stream, w protocol.WakeUp) {
 	u.gates.wake(w.Key, w.Call, func() {
 		name := u.name

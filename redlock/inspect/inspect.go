@@ -1,5 +1,5 @@
-// Package inspect shows operators a key as the masters see it, in this process and in others, and which processes share the masters. It can end a
-// lock by force, and have the masters forget a result. Status and Keys of a Locker show its own knowledge, without asking the masters.
+// Package inspect shows operators the state of a key on the masters, whichever process holds or awaits it, and which processes share the masters. It
+// can end a lock by force, and make the masters forget a result. A Locker's Status and Keys show its own knowledge, without asking the masters.
 package inspect
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// View is a key as the masters see it.
+// View is the state of a key on the masters.
 type View struct {
 	Key   string
 	Slot  int  // the number of the slot, if the key may have several holders; otherwise 0
-	Slots int  // how many slots the key has, if this process holds one of several; otherwise 0
+	Slots int  // how many slots the key has, if this process holds one of them; otherwise 0
 	Held  bool // a quorum of the masters has given the key to one holder
-	// Fence is the fencing token of the holder's lock. Holder is the instance name of its process, or the process's ID if that name isn't known any
-	// more. TTL is how long the lease still lasts unless it is renewed. They are zero if the key isn't held. While a master doesn't answer, Fence may
-	// be larger than the lock's own fencing token.
+	// Fence is the fencing token of the holder's lock. Holder is the instance name of its process, or the process's ID if the masters don't know that
+	// name any more. TTL is how long the lease still lasts unless it is renewed. They are zero if the key isn't held. While a master doesn't answer,
+	// Fence may be larger than the lock's own fencing token.
 	Fence  uint64
 	Holder string
 	TTL    time.Duration
-	Turn   *Turn // the call of the holder's process: known at once for this process, and after a few seconds for another; otherwise nil
+	Turn   *Turn // the call that holds the key, as its process describes it: known at once for this process, and after a few seconds for another; otherwise nil
 	// Result is the remembered result with the largest fence. Remembered reports whether a quorum of the masters remembers it, so that every call
-	// with WithRecall meets it. Then Keep is how long that stays so.
+	// with WithRecall meets it. Then Result.Keep is how long a quorum will remember it.
 	Result     Result
 	Remembered bool
-	Masters    []Master // in the order of Status
+	Masters    []Master // in the order of Status.Masters
 }
 
 // Result is a remembered result without its content. It is zero if there is none.
@@ -45,35 +45,35 @@ type Result struct {
 	Keep  time.Duration // how long the result is still remembered
 }
 
-// Master is a key as one master sees it.
+// Master is the state of a key on one master.
 type Master struct {
 	Name   string
 	Err    error         // the reason why the master can't be asked, or hasn't answered
 	Token  string        // the beginning of the token that has the key; empty if the key is free
 	Holder string        // the process with that token: its instance name, or its ID
 	TTL    time.Duration // the rest of the lease
-	Fence  uint64        // the last fence given with the key; 0 if the master has forgotten it, 5 s after it was given or last renewed
+	Fence  uint64        // the key's last fencing token; 0 if the master has forgotten it. It remembers a token for at least 5 s and the lock's TTL
 	Result Result        // the result that the master remembers for the key
-	Queue  []Waiter      // processes that wait for the key, the first in line first: at most 100
+	Queue  []Waiter      // the processes that wait for the key, in the order of the queue: at most 100
 }
 
 // Waiter is a process that waits for a key.
 type Waiter struct {
 	Process string    // the process's instance name, or its ID
 	Since   time.Time // when the process's oldest call came, on the masters' clocks
-	Turn    *Turn     // the first of the process's calls in line; nil if it isn't known
+	Turn    *Turn     // the first of the process's calls that wait; nil if it isn't known
 }
 
 // Key asks all masters who holds a key, who waits for it, and whether a result is remembered for it. It changes nothing. It waits for the masters
-// until ctx ends, or as long as Lock does: for their timeouts, and for connections that are being made. It takes two round trips.
+// until ctx ends, but no longer than Lock does: for their timeouts, and for connections that are being made. It takes two round trips.
 //
 // The error is a *redlock.QuorumError if fewer masters than a quorum have answered. Then it isn't known whether the key is held, and the view shows
-// the replies that have come. The error is redlock.ErrClosed, without a view, if the Locker is closed.
+// the replies that have come. If the Locker is closed, the error is redlock.ErrClosed, and there is no view.
 func Key(ctx context.Context, l *redlock.Locker, key string) (*View, error) {
 	return Slot(ctx, l, key, 0)
 }
 
-// Slot is Key for a slot of a key with several: see redlock.WithConcurrency. All slots have the same line.
+// Slot is Key for one slot of a key that may have several holders: see redlock.WithConcurrency. All slots have the same queue.
 func Slot(ctx context.Context, l *redlock.Locker, key string, slot int) (*View, error) {
 	in, err := enter(ctx, l)
 	if err != nil {
@@ -86,10 +86,10 @@ func Slot(ctx context.Context, l *redlock.Locker, key string, slot int) (*View, 
 	return seen, err
 }
 
-// Slots is Key for a key that may have several holders, see redlock.WithConcurrency: it returns slot 0, which has the line and the result, and each
-// further slot that any master has given to somebody. It asks each master for all 256 slots, with one command each.
+// Slots is Key for a key that may have several holders: see redlock.WithConcurrency. It returns slot 0, whose view has the queue and the result, and
+// each further slot that any master has given to a holder. It asks each master for all 256 slots, with one command each.
 //
-// The error is the same as Key's. With an error, Slots returns the views that it has, and nothing if the Locker is closed.
+// The error is the same as Key's. With an error, Slots returns the views that it has. It returns no views if the Locker is closed.
 func Slots(ctx context.Context, l *redlock.Locker, key string) ([]*View, error) {
 	first, err := Slot(ctx, l, key, 0)
 	if first == nil {
@@ -98,7 +98,7 @@ func Slots(ctx context.Context, l *redlock.Locker, key string) ([]*View, error) 
 	slots := []*View{first}
 	for next := 1; next < protocol.MaxSlots && err == nil; next += slotsAtOnce {
 		var more []*View
-		for range 2 { // a master that has answered so far may be slow once
+		for range 2 { // one slow reply of a master must not end the search
 			if more, err = someSlots(ctx, l, key, next, min(next+slotsAtOnce, protocol.MaxSlots)); err == nil || ctx.Err() != nil {
 				break
 			}
@@ -108,10 +108,10 @@ func Slots(ctx context.Context, l *redlock.Locker, key string) ([]*View, error) 
 	return slots, err
 }
 
-// slotsAtOnce is how many slots a master is asked for at once, because it has other work.
+// slotsAtOnce is how many slots a master is asked for at once, so that other commands don't wait long.
 const slotsAtOnce = 32
 
-// someSlots returns the slots from first to end-1 that any master has given to somebody.
+// someSlots returns the slots from first to end-1 that any master has given to a holder.
 func someSlots(ctx context.Context, l *redlock.Locker, key string, first, end int) (slots []*View, err error) {
 	in, err := enter(ctx, l)
 	if err != nil {
@@ -133,12 +133,12 @@ func someSlots(ctx context.Context, l *redlock.Locker, key string, first, end in
 	return slots, err
 }
 
-// given reports whether any master has given the slot to somebody.
+// given reports whether any master has given the slot to a holder.
 func (v *View) given() bool {
 	return slices.ContainsFunc(v.Masters, func(m Master) bool { return m.Token != "" })
 }
 
-// inside is a Locker as this package uses it.
+// inside is a Locker with the unexported parts that this package needs.
 type inside struct {
 	hook.Inside
 	*redlock.Locker
@@ -149,7 +149,7 @@ func enter(ctx context.Context, l *redlock.Locker) (*inside, error) {
 	return &inside{in, l}, err
 }
 
-// look asks the masters. The view has the IDs of processes in place of their names. token is the holder's.
+// look asks the masters for a slot. The view has the IDs of processes in place of their names. token is the holder's token.
 func (in *inside) look(ctx context.Context, key string, slot int) (seen *View, token string, err error) {
 	switch {
 	case key == "":
@@ -183,13 +183,13 @@ func (in *inside) look(ctx context.Context, key string, slot int) (seen *View, t
 	return seen, token, err
 }
 
-// fullKey returns the key of a slot as it is on the masters.
+// fullKey returns the name of a slot's key on the masters.
 func (in *inside) fullKey(key string, slot int) string {
 	return protocol.SlotKey(protocol.Key(in.Prefix(), key), slot)
 }
 
-// ask sends a command to all masters, as Masters.AskAll does. The error is a *redlock.QuorumError, with the replies, if fewer than a quorum have
-// answered, or redlock.ErrClosed, without any.
+// ask sends a command to all masters, as Masters.AskAll does. If fewer than a quorum have answered, it returns the replies and a
+// *redlock.QuorumError. If the Locker is closed, it returns redlock.ErrClosed, and no replies.
 func (in *inside) ask(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) ([]protocol.Reply, error) {
 	replies, end := in.AskAll(ctx, cmd, done)
 	select {
@@ -214,7 +214,7 @@ func (in *inside) ask(ctx context.Context, cmd protocol.Command, done func(proto
 	return replies, err
 }
 
-// masterOf reads a master's reply. It leaves IDs in place of names.
+// masterOf reads a master's reply. It leaves the IDs of processes in place of their names.
 func masterOf(reply protocol.Reply) Master {
 	has, ok := reply.Answer.(*protocol.Inspected)
 	if !ok {
@@ -243,13 +243,13 @@ func (v *View) held(at []int, quorum int) {
 		fences, left = append(fences, int64(v.Masters[i].Fence)), append(left, v.Masters[i].TTL)
 	}
 	slices.Sort(left)
-	fence, _ := vote.ChooseFence(fences, quorum) // in the way in which the holder has chosen it
+	fence, _ := vote.ChooseFence(fences, quorum) // the holder has chosen its fence in the same way
 	v.Held, v.Fence, v.Holder, v.TTL = true, uint64(fence), v.Masters[at[0]].Holder, left[len(left)-quorum]
 }
 
-// remembered finds the last result, and whether a quorum of the masters remembers it.
+// remembered finds the result with the largest fence, and whether a quorum of the masters remembers it.
 func (v *View) remembered(quorum int) {
-	var keeps []time.Duration // how long masters keep the last result, the longest time first
+	var keeps []time.Duration // how long each master keeps that result, the longest time first
 	for _, m := range v.Masters {
 		if m.Result.Fence > v.Result.Fence {
 			v.Result, keeps = m.Result, nil

@@ -13,28 +13,28 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Process is the process of a Locker, or one that has masters in common with it, as the masters know the process.
+// Process is a process that the masters know: the given Locker's own, or one that has masters in common with it.
 type Process struct {
 	Instance string        `json:"instance"`          // the name of the process: see redlock.WithInstance
 	Version  string        `json:"version,omitempty"` // the version of this module; empty if the process doesn't tell it
 	Since    time.Time     `json:"since,omitzero"`    // when the process's Locker began, by the process's clock
-	Seen     time.Time     `json:"seen,omitzero"`     // when the process's last beat came to a master: every two seconds while it lives
+	Seen     time.Time     `json:"seen,omitzero"`     // when the process's last beat came to a master; each process sends one every two seconds
 	Masters  []string      `json:"masters,omitempty"` // the names of the process's masters, without credentials
 	MaxTTL   time.Duration `json:"-"`                 // see redlock.WithMaxTTL
-	Own      bool          `json:"own"`               // the process is the given Locker
+	Own      bool          `json:"own"`               // the process is the given Locker's
 	// Disagreement says how the process differs from the given Locker; nil if it doesn't.
 	Disagreement *redlock.Disagreement `json:"-"`
 }
 
-// Processes asks the masters which processes share them: each has a Locker on them with this prefix. Masters forget a process that has gone its max
-// TTL and 5 s after its last beat. The processes are sorted by name, at most 1,000. Processes waits for the masters as Key does. The error is a
-// *redlock.QuorumError, with the processes that some masters know, if fewer than a quorum have answered. Masters in memory know no processes.
+// Processes asks the masters for the processes that share them: each has a Locker on them with this prefix. A master forgets a process when its max
+// TTL and 5 s have passed since its last beat. The processes are sorted by name, at most 1,000. Processes waits for the masters as Key does. If fewer
+// than a quorum have answered, it returns the processes that some masters know, and a *redlock.QuorumError. Masters in memory know no processes.
 func Processes(ctx context.Context, l *redlock.Locker) ([]Process, error) {
 	in, err := enter(ctx, l)
 	if err != nil {
 		return nil, err
 	}
-	replies, err := in.names(ctx, new(protocol.Names), nil) // all: one alone may know a process with other masters
+	replies, err := in.names(ctx, new(protocol.Names), nil) // ask all masters, because a process with other masters may be known to only one of them
 	latest := make(map[string]heartbeat.Process)            // by the process's ID
 	for _, reply := range replies {
 		for p := range processesIn(reply) {
@@ -81,8 +81,8 @@ func processesIn(reply protocol.Reply) iter.Seq[heartbeat.Process] {
 	}
 }
 
-// nameProcesses replaces the IDs of processes in views of one key by their names, if any master knows them, and adds the turns that they tell
-// masters. This process knows its own, and how many slots the key has.
+// nameProcesses replaces the IDs of processes in views of one key by their names, if any master knows the names. It adds the turns that these
+// processes have told the masters. This process's own turns, and the number of the key's slots, come from the Locker.
 func (in *inside) nameProcesses(ctx context.Context, key string, views ...*View) {
 	if len(views) == 0 {
 		return
@@ -129,7 +129,7 @@ func (in *inside) nameProcesses(ctx context.Context, key string, views ...*View)
 	}
 }
 
-// processes calls f for each process in the view, with its ID, the place for its turn, and its fence.
+// processes calls f for each process in the view, with a pointer to its ID, a pointer to its turn, and the fence of its lock, or 0.
 func (v *View) processes(f func(id *string, turn **Turn, fence uint64)) {
 	f(&v.Holder, &v.Turn, v.Fence)
 	for i := range v.Masters {
@@ -141,14 +141,14 @@ func (v *View) processes(f func(id *string, turn **Turn, fence uint64)) {
 	}
 }
 
-// Turn is a call that holds a key, or waits for it, as its process describes it.
+// Turn is a call that holds a key, or waits for it, in the words of its process.
 type Turn struct {
 	redlock.Call
 	Waiting int            `json:"waiting"`        // how many calls of that process wait for the key
-	Line    []redlock.Call `json:"line,omitempty"` // the waiting calls behind this one, the next one first; other processes see at most 20
+	Line    []redlock.Call `json:"line,omitempty"` // the calls that wait behind this one, the next one first; for other processes, at most 20
 }
 
-// More returns how many calls of the process wait besides the calls in Line. If waits is true, the call of the turn waits as well, and isn't counted.
+// More returns how many calls of the process wait besides the calls in Line. If waits is true, the turn's own call waits as well, and isn't counted.
 func (t *Turn) More(waits bool) int {
 	n := t.Waiting - len(t.Line)
 	if waits {
@@ -157,7 +157,7 @@ func (t *Turn) More(waits bool) int {
 	return max(0, n)
 }
 
-// told is a turn that a process has told of, with the fence of its lock; 0 for a call that waits.
+// told is a turn with the fence of its lock; the fence is 0 for a call that waits.
 type told struct {
 	fence uint64
 	Turn
@@ -175,7 +175,7 @@ func callOf(t *heartbeat.Turn) redlock.Call {
 	return redlock.Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: (*redlock.Request)(t.Request)}
 }
 
-// choose returns the turn with the lock of this fence or, if fence is 0, the first call that waits; or nil.
+// choose returns the turn whose lock has this fence or, if fence is 0, the first call that waits. It returns nil if there is none.
 func choose(turns []told, fence uint64) *Turn {
 	for i, t := range turns {
 		if t.fence == fence {
@@ -183,7 +183,7 @@ func choose(turns []told, fence uint64) *Turn {
 		}
 	}
 	for _, t := range turns {
-		if fence == 0 && len(t.Line) > 0 { // the process has a slot, and waits for another one
+		if fence == 0 && len(t.Line) > 0 { // the process's first call holds a slot, and further calls wait
 			return &Turn{Call: t.Line[0], Waiting: t.Waiting, Line: t.Line[1:]}
 		}
 	}

@@ -5,23 +5,22 @@ import (
 	"fmt"
 )
 
-// The marks of a master's errors, for errors.Is. They say what an error means for the command, and for the master.
+// These errors mark a master's error, for errors.Is. They say what the error means for the command, and for the master.
 var (
 	// ErrUnsent marks an error after which the master has certainly not seen the command.
 	ErrUnsent = errors.New("not sent")
-	// ErrRefused marks a master's own refusal of a command: the master has seen the command, and nothing of it has an effect later.
+	// ErrRefused marks a master's own refusal of a command: the master has received the command, and the command can have no effect later.
 	ErrRefused = errors.New("refused by the master")
-	// ErrNotExecuted marks a refusal of a command that the master executes when it is sent again, because it didn't know
-	// the script, or because the command was Fast.
+	// ErrNotExecuted marks a refusal after which the command should be sent again, because the master didn't know the script, or because the command
+	// was Fast.
 	ErrNotExecuted = errors.New("not executed")
-	// ErrUnreachable marks the failure to make a connection at all.
+	// ErrUnreachable marks a failure to make a connection.
 	ErrUnreachable = errors.New("unreachable")
-	// ErrUnusable marks a refusal that isn't about one key: the server takes no locks at all until somebody
-	// repairs it, or for some time.
+	// ErrUnusable marks a refusal that isn't about one key: the server takes no locks until somebody repairs it, or for some time.
 	ErrUnusable = errors.New("takes no locks")
 )
 
-// These refusals, which are marked as ErrUnusable too, may come from a different server than the greeted one.
+// After these refusals, which are also marked as ErrUnusable, the address may lead to a different server than the one that was greeted.
 var (
 	ErrReplica = fmt.Errorf("%w: it is a replica", ErrUnusable)
 	ErrLoading = fmt.Errorf("%w: it is loading data, its own or that of a server whose replica it has become", ErrUnusable)
@@ -32,7 +31,7 @@ var ErrUndecided = Mark(Mark(errors.New("undecided"), ErrRefused), ErrNotExecute
 
 var ErrBroken = errors.New("the connection broke")
 
-// ErrMalformed says that bytes on a connection are no reply, or break the limits of one. The connection is of no use after it.
+// ErrMalformed means that bytes on a connection are no reply, or break the limits of a reply. The connection can't be used after it.
 var ErrMalformed = errors.New("the server's reply is not of Redis's protocol: is this a Redis server?")
 
 // Mark adds a mark to an error without changing its text.

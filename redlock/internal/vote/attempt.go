@@ -12,33 +12,32 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Attempt is one try to take one key: one fresh token, and one reply from each master. A token is never
-// reused, because a release that arrives late carries the token of its own attempt, and must not match the
-// lock of a later attempt.
+// Attempt is one try to take one key: one fresh token, and one reply from each master. A token is never reused. A late release carries the token of
+// its own attempt, and must not match the lock of a later attempt.
 type Attempt struct {
-	Round   // first of the acquires, then of the extends that raise the fence, then of the release
+	Round   // collects the replies to the acquires, then to the extends that raise the fence, then to the release
 	Start   time.Time
 	TTL     time.Duration
 	Timeout time.Duration // how long masters may take to answer
 	Slot    uint16
 	Slots   uint16
 	Fence   int64
-	Late    bool // masters have not answered in time
-	Unwoken bool // a master that refused will not wake this process
+	Late    bool // some masters have not answered in time
+	Unwoken bool // a master that refused the acquire will not wake this process
 
-	ticket    int64 // the ticket of the caller, even if the acquire is sent without a ticket
-	offered   bool  // the leader offered the slot to the call
-	leader    int   // the master that offers slots; -1 if there is none
-	goesOn    bool  // the next attempt asks for the slot that the leader has offered
-	waits     bool  // a release has left the ticket
-	several   bool  // one of the attempts of a call for several keys: commands are queued for all keys before any is sent
+	ticket    int64 // the call's ticket, even if the acquire is sent without it
+	offered   bool  // the leader has offered the slot to the call
+	leader    int   // the index of the master that offers slots; -1 if there is none
+	goesOn    bool  // the call's next attempt asks for the slot that the leader has offered
+	waits     bool  // a release of this attempt has left the ticket on masters
+	several   bool  // the call has several keys, so the commands for all keys are queued before any is sent
 	acquires  []link.Command
 	tickets   []link.TicketState
-	abandoned atomic.Bool // acquires and extends that are still queued must not be sent
+	abandoned atomic.Bool // the streams drop acquires and extends that are still queued
 
 	granted []*link.Command
-	raising int              // masters that were sent a larger fence than the one they had stored
-	held    []protocol.Reply // refusals: another token holds the key, or another process is next in line
+	raising int              // how many masters were sent a larger fence than their own
+	held    []protocol.Reply // refusals, because another token holds the key, or another process is next in the queue
 	failed  []Failure        // masters that gave no usable reply
 	done    []*link.Command  // refusals because a result is remembered
 }
@@ -47,18 +46,18 @@ type Ask struct {
 	Key       string
 	TTL       time.Duration
 	Start     time.Time          // the same for all keys of a call
-	Fence     int64              // the proposal, by the masters' clock
-	Process   string             // the name in the masters' queues: of the process or, for a key with several holders, of the call
-	Ticket    int64              // 0 if it isn't known
+	Fence     int64              // the proposed fence, from the masters' clocks
+	Process   string             // the name in the masters' queues: the process's or, for a key with several holders, the call's
+	Ticket    int64              // 0 if the ticket isn't known
 	Tickets   []link.TicketState // the state of the call's ticket on each master
-	Queue     bool               // the call waits in line on the masters that refuse it and can wake it
-	Fast      bool               // as far as is known, nobody else wants the key
-	Recall    bool               // the call wants a result
+	Queue     bool               // the masters that refuse the call, and can wake it, put it into their queues
+	Fast      bool               // as far as is known, no other call wants the key
+	Recall    bool               // the call fails if masters remember a result
 	Several   bool               // the call has several keys
 	Slots     int
-	Slot      func() (slot uint16, offered bool) // chooses one of several slots; offered: the leader has offered it
-	Former    *Attempt                           // an attempt whose lock is handed on, or that was lost
-	TakesOver bool                               // Former is a lost attempt of the same call: its grants are taken over
+	Slot      func() (slot uint16, offered bool) // chooses one of several slots; offered reports whether the leader has offered it
+	Former    *Attempt                           // the attempt that the same commands release: its lock is handed on, or it was lost; or nil
+	TakesOver bool                               // Former is a lost attempt of the same call
 }
 
 // Ask sends an acquire to all masters. If Former is set, each command first releases that attempt on the master, and Former's inbox gets the replies
@@ -96,7 +95,7 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 	var releases []link.Command
 	if former != nil {
 		if ask.TakesOver {
-			former.ticket = 0 // the release of the former attempt removes no ticket
+			former.ticket = 0 // the release of the former attempt must not remove the call's ticket
 		}
 		acquire.Former = former.Token()
 		former.abandoned.Store(true)
@@ -105,7 +104,7 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 	}
 	for i, s := range m.Streams {
 		a.acquires[i] = link.NewAcquire(acquire, i, &a.abandoned, &ask.Tickets[i], a.Replies)
-		a.acquires[i].Queue = ask.Queue && s.Subscribed() // nothing would wake a process that isn't subscribed
+		a.acquires[i].Queue = ask.Queue && s.Subscribed() // a master can't wake a process that isn't subscribed
 		a.acquires[i].Fast = ask.Fast && former == nil && ask.TTL >= m.FastFrom
 		a.acquires[i].Leads = i == a.leader
 		if former != nil {
@@ -120,8 +119,8 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 
 func (a *Attempt) Token() string { return a.acquires[0].Token }
 
-// SeveralMark ends the tokens of calls for several keys. A call that meets such a token may ask again soon, because its holder may give the key back
-// at once.
+// SeveralMark ends the tokens of calls for several keys. A call that is refused in favor of such a token may ask again soon, because its holder may
+// release the key at once.
 const SeveralMark = "s"
 
 // SendSoon sends the commands that a call for several keys has queued.
@@ -131,7 +130,7 @@ func (a *Attempt) SendSoon() {
 	}
 }
 
-// push sends a command. In a call for several keys it only queues the command: SendSoon sends the commands for all keys together.
+// push sends a command. For a call with several keys it only queues the command, and SendSoon sends the commands for all keys together.
 func (a *Attempt) push(c *link.Command) {
 	if s := a.masters.Streams[c.Master]; a.several {
 		s.Enqueue(c)
@@ -140,25 +139,25 @@ func (a *Attempt) push(c *link.Command) {
 	}
 }
 
-// EnqueueRenewal queues a renewal of the lease, which also raises a lower fence to the lock's; SendSoon of the masters sends it. A master that has
-// lost the key may take it anew until refill.
+// EnqueueRenewal queues a renewal of the lease for each master. The renewal also raises a lower fence to the lock's. Masters.SendSoon sends it. A
+// master that has lost the key may take it again until refill.
 func (a *Attempt) EnqueueRenewal(refill time.Time, to link.Receiver) {
 	for i, s := range a.masters.Streams {
 		s.Enqueue(a.extension(i, refill, to))
 	}
 }
 
-// extension returns the command that renews the lease on one master and raises its fence to the lock's. If refill is zero, a master that has lost the
-// key doesn't take it anew.
+// extension returns the command that renews the lease on one master and raises the master's fence to the lock's. If refill is zero, a master that has
+// lost the key doesn't take it again.
 func (a *Attempt) extension(master int, refill time.Time, to link.Receiver) *link.Command {
 	c := a.acquires[master].Extension(a.Fence, refill, to)
-	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // also if the fence is larger
+	raises := a.acquires[master].Counted && a.acquires[master].Reply.Fence != a.Fence // true even if the master's fence is larger
 	c.Fast = a.TTL >= a.masters.FastFrom && !raises
 	return c
 }
 
-// Release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the
-// order and repeat a release that a master misses. If the caller goes on waiting, the masters keep its ticket.
+// Release frees the key on all masters that granted it, or may have. It doesn't wait: the streams keep the commands in order, and repeat a release
+// that a master misses. If waiting is true, the masters keep the call's ticket.
 func (a *Attempt) Release(waiting bool) { a.release(nil, waiting) }
 
 // ReleaseForOffer is Release for a call whose next attempt asks for the slot that the leader has offered to this one.
@@ -167,8 +166,7 @@ func (a *Attempt) ReleaseForOffer() {
 	a.release(nil, true)
 }
 
-// Free is Release for a lock that is given back. ConfirmRelease waits for the replies. If there is a result, which must be short, the masters
-// remember it.
+// Free is Release for Unlock. ConfirmRelease waits for the replies. If result isn't nil, it must be short, and the masters remember it.
 func (a *Attempt) Free(result *protocol.Result) {
 	a.Replies.expect(protocol.OpRelease, a.masters.Decisive())
 	if result != nil {
@@ -185,12 +183,12 @@ func (a *Attempt) release(to link.Receiver, waiting bool) {
 	calls := make([]link.Command, len(a.acquires))
 	for i := range calls {
 		calls[i] = a.releaseOf(i, waiting, to)
-		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // the leader must take back the slot that it has offered
+		calls[i].Forced = i == a.leader && !a.goesOn && a.Offer() > 0 // the leader must withdraw its offer of a slot
 		a.push(&calls[i])
 	}
 }
 
-// EnqueueRelease is Release for a lost lock. SendSoon of the masters sends it.
+// EnqueueRelease is Release for a lost lock. Masters.SendSoon sends the commands.
 func (a *Attempt) EnqueueRelease() {
 	a.abandoned.Store(true)
 	calls := make([]link.Command, len(a.acquires))
@@ -201,19 +199,19 @@ func (a *Attempt) EnqueueRelease() {
 }
 
 func (a *Attempt) releaseOf(master int, waiting bool, to link.Receiver) link.Command {
-	// alone says whether, by all replies so far, nobody waited for the key when it was granted, and this call doesn't wait either
+	// alone is true if, by all replies so far, no process waited for the key when it was granted, and this call doesn't wait either
 	alone := !waiting && !a.waits && len(a.granted) > 0 && len(a.held) == 0 && !slices.ContainsFunc(a.granted, func(c *link.Command) bool { return !c.Reply.Alone })
 	return a.acquires[master].Release(a.ticket, waiting, alone, to)
 }
 
 func (a *Attempt) name(master int) string { return a.masters.Name(master, a.acquires[master].Key) }
 
-// Until returns the end of the validity of a lock won by this attempt. It is counted from before the first
-// command was sent, so that no master's lease can end earlier, and shortened by the drift of the clocks.
+// Until returns the end of the validity of a lock won by this attempt. The TTL counts from before the first command was sent, so that no master's
+// lease ends earlier. The drift of the clocks shortens it.
 func (a *Attempt) Until() time.Time { return a.Start.Add(a.TTL - admission.Drift(a.TTL)) }
 
 // ReleaseTimeout returns how long the masters may take to answer a release now. The attempt's own Timeout may be longer, because it may include the
-// time for making the connections.
+// time to make connections.
 func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
 	for i, s := range a.masters.Streams {
 		timeout = max(timeout, s.At(a.acquires[i].Key).Timeout())
@@ -221,21 +219,21 @@ func (a *Attempt) ReleaseTimeout() (timeout time.Duration) {
 	return timeout
 }
 
-// Released is the masters' answer to a release.
+// Released is the result of a release.
 type Released struct {
-	Gone        protocol.Status // StatusNotOwner or StatusExpired, if no quorum can have had the lock until the release
+	Gone        protocol.Status // StatusNotOwner or StatusExpired, if no quorum had the lock any more when it was released; otherwise StatusNone
 	Unconfirmed *Verdict        // nil if a quorum has confirmed the release, or the lock was gone
-	Hung        bool            // Unconfirmed: not all have answered in time
+	Hung        bool            // some masters have not answered in time; only with Unconfirmed
 }
 
 // ConfirmRelease waits for the masters' replies to a release until the result is certain.
 //
-// A master may reply that the key is gone. That counts only until the end of the lock's validity, because afterwards the lease may have ended by
-// itself. It doesn't count from a release that was repeated after a lost reply, because the first release may have freed the key. So no reply to a
-// repetition counts, and a lost reply counts as one that might have confirmed the release.
+// A master may reply that the key is gone. That reply proves a loss only before the end of the lock's validity, because afterwards the lease may have
+// ended normally. It proves nothing if the release was repeated after a lost reply, because the first release may have freed the key. So replies to
+// repetitions don't count here, and a lost reply counts as a possible confirmation.
 func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	quorum := a.masters.Quorum
-	released, maybe, gone := 0, 0, protocol.StatusNone // maybe counts the masters that may have had the key until then
+	released, maybe, gone := 0, 0, protocol.StatusNone // maybe counts the masters that may have had the key until the release
 	var failed []Failure
 	ending := a.Collect(context.Background(), nil, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
 		status := c.Reply.Status
@@ -246,7 +244,7 @@ func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 		case status == protocol.StatusReleased:
 			maybe++
 			released++
-		case status != protocol.StatusNotOwner && status != protocol.StatusExpired: // the release was not sent, because the master never had the key
+		case status != protocol.StatusNotOwner && status != protocol.StatusExpired: // this release was not sent, because the master never had the key
 		case Past(until):
 			maybe++
 		case status == protocol.StatusNotOwner, gone == protocol.StatusNone:
@@ -263,9 +261,9 @@ func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	return Released{Unconfirmed: &Verdict{Answered: released, Total: len(a.acquires), Failed: failed}, Hung: ending == TimeOver}
 }
 
-// Win counts replies until the key is won or lost for certain, the timeout has passed, or the caller leaves. It reports whether a quorum has granted
-// the key, no master remembers a result, and the leader of the key's slots doesn't refuse. Raised reports whether that quorum has also stored the
-// fence.
+// Win counts replies until the key is certainly won or lost, the timeout has passed, or the caller leaves. It reports whether a quorum has granted
+// the key, no master remembers a result, and the leader of the key's slots doesn't refuse. The fence may still have to be stored on a quorum: see
+// Raise and Raised.
 func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 	quorum := a.masters.Quorum
 	ending := a.Collect(ctx, a.masters.Closing, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
@@ -287,11 +285,11 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			a.held = append(a.held, c.Reply)
 			a.Unwoken = a.Unwoken || !c.Queue || a.ownLeft(c.Reply.Holder)
 		}
-		if a.leader >= 0 && !a.acquires[a.leader].Counted { // wait for the leader, which says which slot is free
+		if a.leader >= 0 && !a.acquires[a.leader].Counted { // wait for the leader, which knows the free slots
 			return certain && a.offered
 		}
-		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // lost, and the reason is known
-		// Wait on: even a result that only one master remembers counts, and is handed to all masters that answer in time.
+		lost := len(a.granted)+pending < quorum && (len(a.held) == 0 || a.tooFewLive() || a.othersRefuse()) // the attempt is lost, and the reason is known
+		// One master that remembers a result is enough, so wait for the replies of all masters.
 		if a.acquires[0].Recall && pending > 0 {
 			return len(a.done) == 0 && lost
 		}
@@ -304,17 +302,16 @@ func (a *Attempt) Win(ctx context.Context, within *Span) bool {
 			}
 		}
 	}
-	// a slot that the leader hasn't offered to this call may be offered to another one
+	// without an offer, a quorum isn't enough against the leader, which may have offered the slot to another call
 	return ending != CallerLeft && len(a.granted) >= quorum && len(a.done) == 0 && (a.offered || !a.leaderRefuses())
 }
 
-// ownLeft reports whether the holder is an attempt or a lock of this process whose release is still on its way. That release wakes other processes
-// only.
+// ownLeft reports whether the holder is an attempt or a lock of this process whose release is on its way. That release wakes only other processes.
 func (a *Attempt) ownLeft(holder string) bool {
 	return a.Slots <= 1 && strings.HasPrefix(holder, a.masters.Process)
 }
 
-// MayHaveTicket reports whether a master may have the ticket of the call.
+// MayHaveTicket reports whether any master may have the call's ticket.
 func (a *Attempt) MayHaveTicket() bool {
 	for i, s := range a.masters.Streams {
 		if s.At(a.acquires[i].Key).MayHave(&a.tickets[i]) {
@@ -324,7 +321,8 @@ func (a *Attempt) MayHaveTicket() bool {
 	return false
 }
 
-// Withdraw removes the ticket of a call that has won from the masters that have refused the call, where the ticket would keep other calls from slots.
+// Withdraw removes the ticket of a call that has won from the masters that have refused the call. There the ticket would keep other calls from
+// getting slots.
 func (a *Attempt) Withdraw() {
 	for i := range a.acquires {
 		if c := &a.acquires[i]; c.Counted && c.Queue && c.Reply.Status == protocol.StatusHeld {

@@ -12,13 +12,13 @@ import (
 )
 
 // refuseAhead rejects a grant whose fence is further ahead of another master's fence than correct clocks can explain. The clock of the grant's master
-// was wrong when it granted this key before. While a third master is away, such a fence would become the lock's. Later fences might be below it, once
-// a master has restarted and forgotten it: the restart guard is only long enough for fences near the clocks.
+// was wrong when it granted this key earlier. Such a fence would become the lock's while a third master is away. Later fences might be smaller, once
+// a master has restarted and forgotten that fence: the restart guard is only long enough for fences near the clocks.
 func (a *Attempt) refuseAhead() {
 	if a.masters.MaxSkew == 0 {
-		return // without a max skew nothing can be checked
+		return // without a max skew there is no limit to check
 	}
-	// The sum of the skew, of the slack on both sides, and of how far a clock may be set back unnoticed.
+	// The limit is the sum of the max skew, of the slack on both sides, and of how far a clock may be set back unnoticed.
 	most := a.masters.MaxSkew + 2*protocol.FenceSlack + admission.SetBackTolerance
 	least := slices.Min(a.fences())
 	a.granted = slices.DeleteFunc(a.granted, func(c *link.Command) bool {
@@ -38,8 +38,8 @@ func (a *Attempt) fences() []int64 {
 	return fences
 }
 
-// Raise makes the given fence the lock's fence. It sends the fence to the masters that granted with a smaller one, unless a quorum has stored at
-// least the given one already. A later lock gets a larger fence, because each of its quorums shares a master with a quorum that has stored this one.
+// Raise makes fence the lock's fence. It sends the fence to the masters that granted with a smaller one, unless a quorum has already stored at least
+// this fence. A later lock gets a larger fence, because each quorum that grants it shares a master with the quorum that has stored this one.
 func (a *Attempt) Raise(fence int64) {
 	a.Fence = fence
 	var low []*link.Command
@@ -73,15 +73,14 @@ func (a *Attempt) Raised(ctx context.Context, within *Span) bool {
 	return stored >= a.masters.Quorum
 }
 
-// ChooseFence returns the fence of a lock from the fences with which masters have granted it, which it
-// sorts: the quorum-th smallest. certain reports whether a quorum has stored as much.
+// ChooseFence returns the fence of a lock: the quorum-th smallest of the fences with which masters have granted it. It sorts them. certain reports
+// whether a quorum has stored at least that fence.
 //
-// Why it is above the fence of every earlier lock: that fence was stored by a quorum, and every quorum of
-// the later lock shares a master with it. So fewer than a quorum of the grants come from masters that lack
-// the earlier fence, and all others are above it. The same holds between neighboring sets of masters, of
-// which one has a server more, because their majorities meet too. For an odd number of masters this is
-// also the (n-quorum+1)-th smallest, which would be enough within one set; for an even number that one is
-// lower, and not safe between neighbors.
+// The fence is larger than the fence of every earlier lock, because a quorum has stored the earlier fence, and every quorum of the later lock shares
+// a master with that quorum. So fewer than a quorum of the grants come from masters that lack the earlier fence, and all other grants have larger
+// fences. The same is true of two sets of masters if one set has one server more, because their majorities meet, too. For an odd number of masters
+// the fence is also the (n-quorum+1)-th smallest, which would be enough within one set. For an even number that one is smaller, and not safe between
+// the two sets.
 func ChooseFence(granted []int64, quorum int) (fence int64, certain bool) {
 	if len(granted) < quorum {
 		return 0, false

@@ -1,5 +1,5 @@
-// Package vote asks masters for a lock, and counts their votes: from a command for each of them to a verdict. It knows nothing of the calls that want
-// the lock, nor of their order.
+// Package vote asks masters for a lock, and counts their votes: from a command for each of them to a verdict. It doesn't know the calls that want the
+// lock, or their order.
 package vote
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Stream is the way to a master: a link.Stream to a server, or a cluster.Cluster, which has a link.Stream for each node.
+// Stream carries commands to a master. It is a link.Stream to a server, or a cluster.Cluster, which has a link.Stream for each node.
 type Stream interface {
 	fmt.Stringer
-	Divided() bool              // whether the master has several servers, of which one can fail alone
+	Divided() bool              // reports whether the master has several servers, so that one of them can fail alone
 	At(key string) *link.Stream // returns the stream to the server that has the key
 	Push(*link.Command)
 	Enqueue(*link.Command)
@@ -39,13 +39,13 @@ type Stream interface {
 type Masters struct {
 	Streams  []Stream
 	Quorum   int
-	MaxSkew  time.Duration // how far the masters' clocks may be apart; 0 if that isn't checked
-	FastFrom time.Duration // the shortest lease of a Fast acquire: a shorter lease doesn't remember the fence for long enough
+	MaxSkew  time.Duration // how much the masters' clocks may differ; 0 if that isn't checked
+	FastFrom time.Duration // the shortest lease of a Fast acquire; with a shorter lease, a master would forget the fence too soon
 	Process  string        // the process's ID: its tokens begin with it
 	Closing  <-chan struct{}
 
-	room    chan struct{} // has an entry for each result that is being stored or read
-	refused atomic.Uint64 // how many results found no room
+	room    chan struct{} // has a value for each result that is being stored or read
+	refused atomic.Uint64 // how many results were not stored or read, because room was full
 	alarms  sync.Pool     // of *alarm
 }
 
@@ -61,8 +61,8 @@ func New(n int, process string, maxSkew, fastFrom time.Duration, closing <-chan 
 // n-quorum+1 masters have failed or refused, no quorum is left.
 func (m *Masters) Decisive() int { return min(m.Quorum, len(m.Streams)-m.Quorum+1) }
 
-// Random returns the random part of a token, or of a name. It begins with the ID of this process, by which others find out whose it is. 90 random
-// bits follow.
+// Random returns a token, or the random part of a name. It begins with the ID of this process, so that others can find out the process of a token. 90
+// random bits follow.
 func (m *Masters) Random() string {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" // the alphabet of rand.Text
 	var text [protocol.RandomLen]byte
@@ -79,7 +79,7 @@ func (m *Masters) SendSoon() {
 	}
 }
 
-// CanAsk reports whether a quorum takes commands for a key now, as far as is known.
+// CanAsk reports whether a quorum of masters takes commands for a key now, as far as is known.
 func (m *Masters) CanAsk(key string) bool {
 	usable := 0
 	for _, s := range m.Streams {
@@ -90,7 +90,7 @@ func (m *Masters) CanAsk(key string) bool {
 	return usable >= m.Quorum
 }
 
-// Deny reports whether so many masters deny the subscription to their wake-ups that no quorum can wake this process.
+// Deny reports whether so many masters deny the subscription to wake-ups that no quorum can wake this process.
 func (m *Masters) Deny() bool {
 	denied := 0
 	for _, s := range m.Streams {
@@ -101,7 +101,7 @@ func (m *Masters) Deny() bool {
 	return denied > len(m.Streams)-m.Quorum
 }
 
-// Patience returns how long masters may take to answer now.
+// Patience returns how long the masters may take to answer a command for a key now.
 func (m *Masters) Patience(key string) (longest time.Duration) {
 	for _, s := range m.Streams {
 		longest = max(longest, s.At(key).Patience())
@@ -117,12 +117,11 @@ func (m *Masters) Hung(master int, key string, timeout time.Duration) error {
 	return fmt.Errorf("%w within %v%s", link.ErrHung, timeout.Round(time.Millisecond), m.Streams[master].At(key).Advice())
 }
 
-// Time returns the time on the masters' clocks, in microseconds. Fences and tickets are made from this time, so
-// that processes whose own clocks differ agree on them. It follows our monotonic clock, so it doesn't matter
-// when our wall clock is set. known is false if fewer masters than a quorum have told their time; then it may be
-// no better than our wall clock.
+// Time returns the time on the masters' clocks, in microseconds. Fences and tickets are made from this time, so that processes whose own clocks
+// differ agree on them. It advances with our monotonic clock, so a change of our wall clock doesn't matter. known is false if fewer masters than a
+// quorum have reported their time. Then the time may be no better than our wall clock.
 func (m *Masters) Time() (now int64, known bool) {
-	var room [8]time.Duration // enough for most Lockers, and saves an allocation
+	var room [8]time.Duration // room for the clocks of most Lockers; saves an allocation
 	ours, clocks := time.Now(), room[:0]
 	for _, s := range m.Streams {
 		if clock, known := s.Shows(ours); known {
@@ -136,9 +135,9 @@ func (m *Masters) Time() (now int64, known bool) {
 	return clocks[len(clocks)/2].Microseconds(), len(clocks) >= m.Quorum
 }
 
-// leader returns the master that offers the slots of a key: the first master that answers, in an order that depends on the key and is the same for
-// all processes (rendezvous hashing, D. Thaler and C. Ravishankar, 1998). It returns -1 if no master answers. If processes see different leaders, two
-// calls may be offered the same slot, and the votes decide.
+// leader returns the index of the master that offers the slots of a key. It is the first master that answers, in an order that depends on the key and
+// is the same for all processes (rendezvous hashing, D. Thaler and C. Ravishankar, 1998). It is -1 if no master answers. If processes see different
+// leaders, two calls may be offered the same slot, and the votes decide.
 func (m *Masters) leader(key string) int {
 	leader, most := -1, uint64(0)
 	for i, s := range m.Streams {
@@ -154,8 +153,8 @@ func (m *Masters) leader(key string) int {
 	return leader
 }
 
-// Absent returns the time since which too few masters have had a vote for a key, and the masters without one, as far as this process knows without
-// asking. The time is zero if enough masters have a vote.
+// Absent returns the time since which too few masters have had a vote for a key, and the masters without a vote. It asks no master. The time is zero
+// if enough masters have a vote.
 func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	var away []time.Time
 	now := time.Now()
@@ -173,8 +172,8 @@ func (m *Masters) Absent(key string) (since time.Time, failed []Failure) {
 	return away[spare], failed
 }
 
-// GuardsOver returns how long it takes until enough masters for a quorum have passed their restart guards; 0 if something else keeps masters from
-// voting.
+// GuardsOver returns how long it takes until enough masters for a quorum have passed their restart guards. It is 0 if the end of the guards alone
+// doesn't make a quorum.
 func (m *Masters) GuardsOver(failed []Failure) time.Duration {
 	var guarded []time.Duration
 	for _, f := range failed {
@@ -190,8 +189,8 @@ func (m *Masters) GuardsOver(failed []Failure) time.Duration {
 	return 0
 }
 
-// Past reports whether t has passed on the monotonic clock or on the wall clock. The monotonic clock stands
-// still while the host is suspended, but leases on the masters run on.
+// Past reports whether t has passed on the monotonic clock or on the wall clock. The monotonic clock stands still while the host is suspended, but
+// leases on the masters go on expiring.
 func Past(t time.Time) bool {
 	now := time.Now()
 	return !now.Before(t) || !now.Round(0).Before(t.Round(0))

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// ShortResult is how many bytes a result may have that is sent with the lock's own commands.
+	// ShortResult is the largest number of bytes of a result that is sent with the lock's own commands.
 	ShortResult = 4 << 10
-	// ResultTime is how long a result may be under way.
+	// ResultTime is how long the storing or reading of a result may take.
 	ResultTime = 10 * time.Second
-	// ResultRoom is how many results one process stores or reads at a time. Short results that it stores don't count.
+	// ResultRoom bounds how many results one process stores or reads at a time. Short results that it stores don't count.
 	ResultRoom = link.MaxResults
 )
 
-// EnterRoom waits until another result may be stored or read. So results take a bounded amount of memory. If it returns true, the caller must call
-// LeaveRoom.
+// EnterRoom waits until a further result may be stored or read, so that results take a bounded amount of memory. If it returns true, the caller must
+// call LeaveRoom.
 func (m *Masters) EnterRoom(ctx context.Context) bool {
 	select {
 	case m.room <- struct{}{}:
@@ -38,11 +38,12 @@ func (m *Masters) RefusedResults() uint64 { return m.refused.Load() }
 
 func (m *Masters) laneOf(master int, key string) *link.Lane { return m.Streams[master].At(key).Lane }
 
-// Store makes masters remember a long result, over their lanes: the masters that have the attempt's token, and the masters known to have an older
-// result. It returns nil as soon as a quorum remembers the result. It returns a verdict if no quorum can, or if none has in time.
+// Store makes masters remember a long result, over their lanes. It asks the masters that may have the attempt's token, and the masters that are known
+// to have an older result. It returns nil as soon as a quorum remembers the result. It returns a verdict if no quorum can remember it, or if none
+// does in time.
 func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	stored, _ := a.remembering(result.Fence)
-	r := a.masters.NewRound(protocol.OpStore, 1) // a second round, because the attempt's own round is for its release
+	r := a.masters.NewRound(protocol.OpStore, 1) // a separate round, because the release needs the attempt's own round
 	to := &storing{attempt: a, result: result, to: r.Replies, stored: stored}
 	sent := 0
 	for i := range a.acquires {
@@ -70,7 +71,7 @@ func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 	return &Verdict{Answered: stored, Total: len(a.acquires), Failed: failed}
 }
 
-// storeOn makes one master remember a result, over its lane, if the master has the attempt's token or if anyway is true.
+// storeOn sends a result to one master, over its lane. The master remembers the result if it has the attempt's token, or if anyway is true.
 func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
 	c := &a.acquires[master]
 	a.masters.laneOf(master, c.Key).Push(&link.Command{
@@ -80,17 +81,17 @@ func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to l
 	})
 }
 
-// storing gets the replies to a result on the lanes. The release, on the streams, may free a key on a master before the result arrives there. Such a
-// master refuses the result, because the token is gone. Once a quorum remembers the result, its holder is known to have had the lock until then. So
-// these masters get the result once more, whoever has the key.
+// storing receives the replies of the masters to which a result was sent. The release, on the stream, may free the key on a master before the result
+// arrives there over the lane. Such a master refuses the result, because the token is gone. But once a quorum remembers the result, its holder is
+// known to have had the lock until then. So these masters get the result once more, whoever has the key.
 type storing struct {
 	attempt *Attempt
 	result  *protocol.Result
 	to      link.Receiver
 
 	mu      sync.Mutex
-	stored  int   // masters that remember the result
-	lacking []int // masters that have answered, but don't remember the result
+	stored  int   // how many masters remember the result
+	lacking []int // the masters that have answered, but don't remember the result
 }
 
 func (s *storing) Receive(c *link.Command) {
@@ -111,7 +112,7 @@ func (s *storing) Receive(c *link.Command) {
 	s.to.Receive(c)
 }
 
-// releaseWith is release for a caller that doesn't go on waiting. It makes the masters remember a short result.
+// releaseWith is release for a caller that doesn't go on waiting. It also makes the masters remember a short result.
 func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	a.abandoned.Store(true)
 	for i := range a.acquires {
@@ -119,7 +120,7 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
 		release := a.releaseOf(i, false, to)
 		if !done || c.Reply.Fence != result.Fence {
-			// A result for a master that can't be asked now would stay in memory until the master can be asked.
+			// A result for a master that can't be asked now would stay in this process's memory until the master can be asked.
 			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
 			release.Forced = done && a.masters.Streams[i].At(a.acquires[i].Key).Usable()
 		}
@@ -127,7 +128,7 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 	}
 }
 
-// remembers reports whether an answered command has made the master remember its result.
+// remembers reports whether the master remembers the command's result, according to the reply.
 func remembers(c *link.Command) bool {
 	store, ok := c.Ask.(*protocol.Store)
 	switch {
@@ -139,12 +140,12 @@ func remembers(c *link.Command) bool {
 	return c.Reply.Status == protocol.StatusReleased || store.Anyway && c.Reply.Status != protocol.StatusNone
 }
 
-// Recall returns the result that an attempt has met. It returns nil if there is none, if another holder is doing the work again
-// because a quorum doesn't know the result, or if later calls may not meet the result.
+// Recall returns the result that masters have reported to an attempt. It returns nil if there is none, if another holder is doing the work again
+// because a quorum doesn't know the result, or if later calls may not find the result.
 //
-// If a quorum remembers a result, every quorum of replies meets it. If fewer masters remember it, Recall makes a quorum
-// remember it before it returns; the attempt, which has the key on the other masters of its quorum, frees the key there with
-// the result. Of several results, the one with the largest fence counts, because the last holder has left it.
+// If a quorum remembers a result, every quorum of replies reports it. If fewer masters remember it, Recall makes a quorum remember it before it
+// returns. The attempt has the key on the other masters of its quorum, and frees the key there with the result. Of several results, the one with the
+// largest fence counts, because the last holder has left it.
 func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
 	if len(a.done) == 0 || a.answered() < a.masters.Quorum || a.othersHold() {
 		return nil
@@ -166,8 +167,8 @@ func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
 	return result
 }
 
-// fetch asks one master after another for the result with this fence, because results are long. It doesn't wait for a slow master before it asks the
-// next.
+// fetch asks one master after another for the result with this fence, because results are long. If a master is slow, it asks the next one without
+// waiting longer.
 func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Result) {
 	var from []*link.Command
 	for _, done := range a.done {
@@ -207,8 +208,7 @@ func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 	return result
 }
 
-// spread ends the attempt, and hands a result to the masters that have answered and don't remember it yet. It reports whether a quorum remembers the
-// result.
+// spread ends the attempt, and makes the masters that have answered without the result remember it. It reports whether a quorum remembers the result.
 func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	known, lacking := a.remembering(result.Fence)
 	if len(result.Data) > ShortResult {
@@ -220,7 +220,7 @@ func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 				return false
 			}
 		} else {
-			for _, i := range lacking { // anyway: nobody waits for these masters, and the holder had the lock until a quorum had its result
+			for _, i := range lacking { // with anyway, because the result's holder had the lock until a quorum remembered it; no goroutine waits for these replies
 				a.storeOn(i, result, true, nil)
 			}
 		}
@@ -241,7 +241,7 @@ func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	return known >= a.masters.Quorum
 }
 
-// remembering returns how many masters have answered that they remember the result with this fence, and the other masters that have answered.
+// remembering returns how many masters have replied that they remember the result with this fence, and the other masters that have replied.
 func (a *Attempt) remembering(fence int64) (known int, lacking []int) {
 	for i := range a.acquires {
 		switch c := &a.acquires[i]; {

@@ -11,14 +11,14 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Round is one goroutine's wait for the masters' replies to one command. Rounds can follow each other, as the rounds for acquire, extend and release
-// of an attempt do.
+// Round is one goroutine's wait for the masters' replies to one command. Several rounds can follow each other, such as the rounds for the acquire,
+// the extend and the release of an attempt.
 type Round struct {
 	masters *Masters
 	Replies *Inbox
 }
 
-// NewRound returns a round for an operation. Its owner wakes when need replies have come, and for each further reply.
+// NewRound returns a round for an operation. The waiting goroutine wakes when need replies have come, and then for each further reply.
 func (m *Masters) NewRound(op protocol.Op, need int) Round {
 	return Round{m, &Inbox{ready: make(chan struct{}, 1), op: op, need: need, replies: make([]*link.Command, 0, len(m.Streams))}}
 }
@@ -26,17 +26,17 @@ func (m *Masters) NewRound(op protocol.Op, need int) Round {
 type Ending int
 
 const (
-	Answered   Ending = iota // count reported done, or all masters have answered
+	Answered   Ending = iota // the function count has returned true, or all masters have answered
 	TimeOver                 // the span is over
 	CallerLeft               // the caller's context has ended, or the process is closing its masters
 )
 
-// Span is how long masters may take to answer. It passes in steps. A step counts as no more than its length, however late this process notices
-// its end: if a busy machine has kept the process from running, the replies are already there, and only need to be read.
+// Span is how long masters may take to answer. It passes in steps. A step counts as no more than its length, however late this process notices its
+// end. If a busy machine has kept the process from running, the replies have arrived meanwhile, and only need to be read.
 type Span struct {
 	Rest   time.Duration // the time after the present step
-	began  time.Time     // behind counts from this time
-	behind *atomic.Int64 // the earliest end of the span, as the time since began; nil if no other call waits for this one
+	began  time.Time     // the origin of the time in behind
+	behind *atomic.Int64 // gets the earliest end of the span, as the time since began, for the calls that wait for this one; or nil
 
 	step time.Duration
 	over time.Time // the end of the present step; zero before the first step
@@ -44,10 +44,10 @@ type Span struct {
 
 const spanSteps = 8
 
-// NewSpan returns a span for which nobody else waits.
+// NewSpan returns a span for which no other call waits.
 func NewSpan(d time.Duration) Span { return Span{Rest: d, step: d / spanSteps} }
 
-// NewSpanOf is NewSpan for a span that other calls wait for. It keeps others at the earliest end of the span, as the time since began.
+// NewSpanOf is NewSpan for a span that other calls wait for. It stores the earliest end of the span in others, as the time since began.
 func NewSpanOf(d time.Duration, began time.Time, others *atomic.Int64) Span {
 	s := NewSpan(d)
 	s.began, s.behind = began, others
@@ -72,11 +72,11 @@ func (s *Span) tell(now time.Time) {
 	}
 }
 
-// Collect passes each reply to count, with the number of replies still missing, until count reports done or
-// all expected replies have come. Replies that are there when the span is over still count.
+// Collect passes each reply to count, with the number of replies still missing, until count returns true or all expected replies have come. Replies
+// that have arrived by the end of the span still count.
 func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Span, expected int, count func(c *link.Command, pending int) (done bool)) Ending {
-	var room [5]*link.Command // enough for most rounds, and saves an allocation
-	var timer *alarm          // nil for a caller that has read its own replies
+	var room [5]*link.Command // room for the replies of most rounds; saves an allocation
+	var timer *alarm          // nil if the replies are already there, so that no wait is needed
 	defer func() {
 		if timer != nil {
 			r.masters.calm(timer)
@@ -112,8 +112,8 @@ func (r *Round) Collect(ctx context.Context, closing <-chan struct{}, within *Sp
 	return Answered
 }
 
-// AskAll sends a command to all masters and returns the replies that have come when done reports that they are enough, when ctx has ended, or when the
-// masters' time is over. The other replies have errors.
+// AskAll sends a command to all masters. It returns the replies that have come when done returns true for one of them, when ctx has ended, or when
+// the masters' time is over. The other replies have errors.
 func (m *Masters) AskAll(ctx context.Context, cmd protocol.Command, done func(protocol.Reply) bool) (replies []protocol.Reply, end Ending) {
 	r := m.NewRound(cmd.Op, 1)
 	over := new(atomic.Bool)
@@ -141,8 +141,8 @@ func (m *Masters) AskAll(ctx context.Context, cmd protocol.Command, done func(pr
 	return replies, end
 }
 
-// alarm rings one inbox at a time, from a separate goroutine, which nothing else can delay. An alarm is used again and again. So a late ring may wake
-// the owner of another inbox, which sees that its time isn't over.
+// alarm signals one inbox at a time, from a separate goroutine, which nothing else can delay. Alarms are reused. So a late signal may wake the owner
+// of another inbox, which notices that its time isn't over.
 type alarm struct {
 	timer *time.Timer
 	rings atomic.Pointer[Inbox]
@@ -171,13 +171,13 @@ func (m *Masters) calm(a *alarm) {
 	m.alarms.Put(a)
 }
 
-// Inbox collects the replies to one round of commands. It signals its owner when there may be enough of
-// them to decide, rather than on every reply: mostly the owner wakes once a round.
+// Inbox collects the replies to one round of commands. It signals its owner when there may be enough replies for a decision, rather than at every
+// reply. So the owner mostly wakes once in a round.
 type Inbox struct {
 	ready chan struct{}
 
 	mu      sync.Mutex
-	op      protocol.Op     // replies to other operations come late and are dropped
+	op      protocol.Op     // replies to other operations are late, and are dropped
 	need    int             // how many replies must come before the owner is signaled
 	replies []*link.Command // the replies that the owner hasn't taken yet
 }
@@ -205,7 +205,7 @@ func (in *Inbox) Receive(c *link.Command) {
 	}
 }
 
-// drain appends the replies that have come to into. From now on each further reply signals the owner.
+// drain appends the replies that have come to the slice into. From now on each further reply signals the owner.
 func (in *Inbox) drain(into []*link.Command) []*link.Command {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -14,19 +14,19 @@ import (
 // Verdict says why an attempt is lost, or why a release isn't confirmed.
 type Verdict struct {
 	Why        Why
-	Answered   int // masters whose replies count
+	Answered   int // the number of masters whose replies count
 	Total      int
-	Failed     []Failure     // masters that gave no usable reply
-	RetryAfter time.Duration // for Held: when the lease of the holder may have ended
-	Slots      int           // for Held: how many may have the key, if more than one
+	Failed     []Failure     // the masters that gave no usable reply
+	RetryAfter time.Duration // for Held: how long the holder's lease can last; 0 if unknown
+	Slots      int           // for Held: how many may hold the key, if more than one
 }
 
 type Why int
 
 const (
 	NoQuorum   Why = iota // too few masters have given a usable reply
-	Held                  // others have the key, even if none of them has a quorum
-	Unreadable            // a master remembers a result, but the result can't be read, or no quorum is known to remember it
+	Held                  // other calls have votes for the key, so this call can't have a quorum
+	Unreadable            // a master remembers a result, but the result can't be read, or a quorum can't be made to remember it
 )
 
 // Failure is the reason why one master gave no usable reply.
@@ -35,7 +35,7 @@ type Failure struct {
 	Err    error
 }
 
-// leaderSays returns the reply of the leader, which is empty if there is no leader, or no reply yet.
+// leaderSays returns the reply of the leader. The reply is empty if there is no leader, or if it hasn't replied.
 func (a *Attempt) leaderSays() *protocol.Reply {
 	if a.leader < 0 || !a.acquires[a.leader].Counted {
 		return &protocol.Reply{}
@@ -43,20 +43,20 @@ func (a *Attempt) leaderSays() *protocol.Reply {
 	return &a.acquires[a.leader].Reply
 }
 
-// leaderRefuses reports whether the leader has said that other calls have the slot, or are to get it.
+// leaderRefuses reports whether the leader has replied that other calls have the slot, or are about to get it.
 func (a *Attempt) leaderRefuses() bool { return a.leaderSays().Status == protocol.StatusHeld }
 
-// answered returns how many masters have said who has the key.
+// answered returns how many masters have given a usable reply.
 func (a *Attempt) answered() int { return len(a.granted) + len(a.held) + len(a.done) }
 
 func (a *Attempt) fail(master int, err error) {
 	a.failed = append(a.failed, Failure{Master: a.name(master), Err: err})
 }
 
-// Split reports whether others have votes, but no holder is known to have a quorum: perhaps nobody has won.
+// Split reports whether other calls have votes, but none of them is known to have a quorum. Then perhaps no call has won.
 func (a *Attempt) Split() bool { return len(a.held) > 0 && !a.tooFewLive() && !a.othersHold() }
 
-// othersHold reports whether a quorum has refused in favor of one holder.
+// othersHold reports whether a quorum of masters has refused in favor of the same holder.
 func (a *Attempt) othersHold() bool {
 	votes := make(map[string]int, len(a.held))
 	for _, reply := range a.held {
@@ -73,17 +73,17 @@ func (a *Attempt) MetSeveral() bool {
 	return slices.ContainsFunc(a.held, func(reply protocol.Reply) bool { return strings.HasSuffix(reply.Holder, SeveralMark) })
 }
 
-// othersRefuse reports whether other calls are the reason why this call gets no lock: it would have no quorum even if all other masters granted, or a
-// quorum has answered and the leader says that others have all slots. Otherwise the failed masters are the reason.
+// othersRefuse reports whether other calls, rather than failed masters, are the reason why this call gets no lock. So many masters have refused that
+// the call would have no quorum even if all other masters granted; or a quorum has answered, and the leader refuses.
 func (a *Attempt) othersRefuse() bool {
 	return len(a.acquires)-len(a.held) < a.masters.Quorum || a.leaderRefuses() && a.answered() >= a.masters.Quorum
 }
 
-// tooFewLive reports whether so many masters failed that no caller at all could have reached a quorum.
+// tooFewLive reports whether so many masters have failed that no call could reach a quorum.
 func (a *Attempt) tooFewLive() bool { return len(a.acquires)-len(a.failed) < a.masters.Quorum }
 
-// TooFew reports whether no quorum can be had now, as far as is known, whoever has the key. Until the timeout, a master that hasn't replied counts as
-// usable if its stream sends acquires.
+// TooFew reports whether too few masters can vote now, whoever has the key. Until the timeout, a master that hasn't replied counts as usable if its
+// stream sends acquires.
 func (a *Attempt) TooFew() bool {
 	usable := a.answered()
 	for i, s := range a.masters.Streams {
@@ -94,8 +94,8 @@ func (a *Attempt) TooFew() bool {
 	return usable < a.masters.Quorum
 }
 
-// CanWinBy reports whether an attempt may have a quorum before end. It can't if too many masters are excluded until later, by the restart guard or
-// after a jump of their clocks.
+// CanWinBy reports whether an attempt can have a quorum before end. It can't if too many masters are excluded until after end, by the restart guard
+// or after a jump of their clocks.
 func (a *Attempt) CanWinBy(end time.Time) bool {
 	left := len(a.acquires)
 	for i := range a.acquires {
@@ -128,7 +128,7 @@ func (a *Attempt) Verdict() Verdict {
 	return a.Lacks()
 }
 
-// Lacks returns the verdict that too few masters have a vote.
+// Lacks returns the verdict that too few masters have voted.
 func (a *Attempt) Lacks() Verdict {
 	return Verdict{Why: NoQuorum, Answered: a.answered(), Total: len(a.acquires), Failed: a.failed}
 }
@@ -141,17 +141,17 @@ func (a *Attempt) refusal() Verdict {
 	for _, reply := range a.held {
 		v.RetryAfter = max(v.RetryAfter, reply.TTL)
 	}
-	if a.leaderRefuses() { // the leader knows which slot may be free first
+	if a.leaderRefuses() { // the leader's reply is about the slot that may become free first
 		v.RetryAfter = a.leaderSays().TTL
 	}
 	return v
 }
 
-// leaderPatience is how long a call waits for an offer before it checks whether there is still a leader, and whether it is the same one.
+// leaderPatience is how long a call waits for an offer before it checks which master leads now.
 const leaderPatience = time.Second
 
 // Patience returns how long a call may sleep before it asks again if no wake-up comes. By then, enough of the known leases may have ended for a
-// quorum. The sleep is at most a third of the TTL, because the call's tickets last for a TTL.
+// quorum. It is at most a third of the TTL, because the call's tickets last for a TTL.
 func (a *Attempt) Patience() time.Duration {
 	const early = time.Millisecond // Redis rounds a remaining TTL to whole milliseconds
 	patience := a.TTL / 3
@@ -172,14 +172,14 @@ func (a *Attempt) Patience() time.Duration {
 	return patience
 }
 
-// Offer returns 1 + the slot that the leader offers in place of the one that was refused, or 0.
+// Offer returns 1 + the slot that the leader offers in place of the refused one, or 0.
 func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
 
-// LacksLeader reports whether the key has several slots, and no leader has refused.
+// LacksLeader reports whether the key has several slots, and no leader has refused the call.
 func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
 
-// IsFirst reports whether the slot of a lost attempt is this call's own, because the leader has granted or offered it. The masters that refused it
-// are about to get the release of the former holder.
+// IsFirst reports whether the leader has granted or offered the slot of a lost attempt to this call. Then the masters that refused are about to
+// receive the release of the slot's former holder.
 func (a *Attempt) IsFirst() bool {
 	granted := a.leaderSays().Status == protocol.StatusGranted
 	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
@@ -200,11 +200,11 @@ func (a *Attempt) Refusals() []protocol.Reply { return a.held }
 
 type Ballot struct {
 	Master  string
-	Counted bool   // the master answered in time, before the attempt was decided
+	Counted bool   // the master answered in time, and before the attempt was decided; or it has failed
 	Granted bool   // the master granted the key, with a fence
 	Fence   uint64 // the fence of the grant
 	Done    bool   // the master remembers a result
-	Holder  string // if the master refused: the token that has the key; empty if another process is next in line
+	Holder  string // if the master refused: the token that has the key; empty if another process is next in the queue
 	Err     error  // the reason why the master has given no vote
 }
 
@@ -212,7 +212,7 @@ func (a *Attempt) Ballots() []Ballot {
 	ballots := make([]Ballot, len(a.acquires))
 	for i := range a.acquires {
 		b := BallotOf(a.name(i), &a.acquires[i])
-		for _, failed := range a.failed { // a failed master may have granted the key with a fence that isn't believed
+		for _, failed := range a.failed { // a master counts as failed, too, if it has granted the key with an impossible fence
 			if failed.Master == b.Master {
 				b = Ballot{Master: b.Master, Counted: true, Err: failed.Err}
 			}
