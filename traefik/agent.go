@@ -1,6 +1,7 @@
 package traefik
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -24,6 +25,7 @@ type agent struct {
 	secure  *tls.Config // nil: without TLS
 	local   bool        // the agent runs on this machine, and so has the same clock
 	head    string      // the head of each request, behind its path
+	open    func(ctx context.Context) (net.Conn, error)
 
 	mu       sync.Mutex
 	idle     []*conn   // the connection that was used last is the last one
@@ -31,6 +33,9 @@ type agent struct {
 	sweeping bool      // sweep will run again
 	trouble  string    // why the agent is away; "" if it is not
 	since    time.Time // when the trouble was last found
+	hangs    bool      // it has not answered in time
+	asking   bool      // a request asks whether it still hangs
+	asked    time.Time // when that was last known
 }
 
 var (
@@ -82,6 +87,12 @@ func agentAt(address, token, ca string) (*agent, error) {
 			return nil, errors.New("ca: the file has no certificate in PEM")
 		}
 	}
+	a.open = func(ctx context.Context) (net.Conn, error) {
+		if a.secure != nil {
+			return (&tls.Dialer{Config: a.secure}).DialContext(ctx, a.network, a.target)
+		}
+		return (&net.Dialer{}).DialContext(ctx, a.network, a.target)
+	}
 	if strings.ContainsAny(token, "\r\n") {
 		return nil, errors.New("the token must be one line")
 	}
@@ -113,6 +124,10 @@ func (a *agent) away(name string, err error) {
 	known := a.trouble == err.Error()
 	a.trouble = err.Error()
 	a.since = time.Now()
+	if !a.hangs && isSilence(err) {
+		a.hangs = true
+		a.asked = a.since
+	}
 	a.mu.Unlock()
 	if !known {
 		log.Printf("redlock: middleware %s: no lock can be taken with the agent at %s: %v", name, a.address, err)
@@ -125,6 +140,37 @@ func (a *agent) back(name string) {
 	a.trouble = ""
 	a.mu.Unlock()
 	if was != "" {
-		log.Printf("redlock: middleware %s: the agent at %s takes locks again", name, a.address)
+		fmt.Printf("redlock: middleware %s: the agent at %s takes locks again\n", name, a.address) // Traefik logs standard error as errors
 	}
+}
+
+var errSilent = errors.New("it does not answer")
+
+func isSilence(err error) bool {
+	return err == errSilent || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// enter returns an error if the agent is known to hang, so that requests don't wait for it one after the other. One request each askAgain asks it.
+func (a *agent) enter(ask func() error) error {
+	a.mu.Lock()
+	if !a.hangs {
+		a.mu.Unlock()
+		return nil
+	}
+	if a.asking || time.Since(a.asked) < askAgain {
+		a.mu.Unlock()
+		return errSilent
+	}
+	a.asking = true
+	a.mu.Unlock()
+	hangs := isSilence(ask())
+	a.mu.Lock()
+	a.asking = false
+	a.asked = time.Now()
+	a.hangs = hangs
+	a.mu.Unlock()
+	if hangs {
+		return errSilent
+	}
+	return nil
 }

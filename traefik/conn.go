@@ -3,7 +3,6 @@ package traefik
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -32,13 +31,7 @@ const (
 func (a *agent) dial(ctx context.Context) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialWithin)
 	defer cancel()
-	var c net.Conn
-	var err error
-	if a.secure != nil {
-		c, err = (&tls.Dialer{Config: a.secure}).DialContext(ctx, a.network, a.target)
-	} else {
-		c, err = (&net.Dialer{}).DialContext(ctx, a.network, a.target)
-	}
+	c, err := a.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +119,7 @@ func (c *conn) response() (*http.Response, error) {
 	response, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			c.kept = false // another connection would wait in vain as well
-			return nil, errors.New("it does not answer")
+			return nil, errSilent
 		}
 		return nil, fmt.Errorf("it does not answer as an agent: %w", err)
 	}

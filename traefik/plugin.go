@@ -93,7 +93,12 @@ func (h *handler) load(ctx context.Context) error {
 
 // ServeHTTP takes a turn of the agent for the request, serves the request, and ends the turn when next has returned or panicked.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	t := &turn{agent: h.agent, rule: h.rule, info: h.rule.info()}
+	t := &turn{agent: h.agent, rule: h.rule}
+	if err := h.agent.enter(func() error { return h.rule.load(context.Background(), h.agent) }); err != nil { // the client doesn't decide whether the agent hangs
+		h.withoutAgent(w, r, t, err)
+		return
+	}
+	t.info = h.rule.info()
 	if t.info == nil {
 		if err := h.rule.load(r.Context(), h.agent); err != nil {
 			h.withoutAgent(w, r, t, err)

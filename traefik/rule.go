@@ -30,7 +30,7 @@ type ruleInfo struct {
 	FenceHeader   string `json:"fence_header"`
 	OnClientAbort string `json:"on_client_abort"`
 
-	patience time.Duration // how long the agent may take to answer
+	patience time.Duration // how long the agent may take to answer a request without a body that it reads
 }
 
 func newRule(a *agent, settings map[string]interface{}) (*rule, error) {
@@ -117,7 +117,7 @@ func (r *rule) load(ctx context.Context, a *agent) error {
 	if err := json.Unmarshal(text, info); err != nil {
 		return fmt.Errorf("the response of the agent: %w", err)
 	}
-	info.patience = time.Duration(info.WaitMs+info.BodyTimeoutMs)*time.Millisecond + silence
+	info.patience = time.Duration(info.WaitMs)*time.Millisecond + silence
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = info

@@ -122,6 +122,10 @@ func (t *turn) try(r *http.Request, text []byte, withBody, anew bool) error {
 	if err != nil {
 		t.abort()
 	}
+	if isSilence(err) {
+		t.conn.kept = false // another connection would wait in vain as well
+		return errSilent
+	}
 	return err
 }
 
@@ -170,7 +174,11 @@ func (t *turn) ask(r *http.Request, text []byte, withBody bool) error {
 	left := context.AfterFunc(r.Context(), func() { _ = c.net.Close() })
 	t.lines = nil // forget the lines of a turn that was broken off
 	t.sent = time.Now()
-	_ = c.net.SetDeadline(t.sent.Add(t.info.patience))
+	patience := t.info.patience
+	if withBody {
+		patience += time.Duration(t.info.BodyTimeoutMs) * time.Millisecond
+	}
+	_ = c.net.SetDeadline(t.sent.Add(patience))
 	_, err := fmt.Fprintf(c.net, "%s%x\r\n%s\n\r\n", t.rule.opening, len(text)+1, text)
 	if err == nil {
 		if withBody {
