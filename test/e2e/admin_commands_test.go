@@ -132,7 +132,7 @@ func TestWhoAsks(t *testing.T) {
 		t.Errorf("want a row of the delivery, and one of the call that waits:\n%s", text)
 	}
 	text := command("inspect", "order:42")
-	for _, want := range []string{"for     POST /orders/42, client 127.0.0.1, rule pay\n", "besides running:", "behind  POST /orders/42, client 127.0.0.1, rule pay, for "} {
+	for _, want := range []string{"for     POST /orders/42, client 127.0.0.1, label pay\n", "besides running:", "behind  POST /orders/42, client 127.0.0.1, label pay, for "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("inspect lacks %q:\n%s", want, text)
 		}
