@@ -71,7 +71,7 @@ func TestClientPatience(t *testing.T) {
 			if err := a.process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			w.expect(t, "error ")
+			w.expectError(t)
 		})
 	}
 }

@@ -7,7 +7,7 @@ export class LockHeld extends LockError {
   readonly retryAfter: number;
 }
 
-/** Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. */
+/** Nobody gets locks now: too few masters answer, there is no agent, or it has no room or is about to stop. */
 export class LockUnavailable extends LockError {
   /** When to try again, in seconds. */
   readonly retryAfter: number;
@@ -17,6 +17,8 @@ export class LockUnavailable extends LockError {
 export class LockDone extends LockError {
   /** What once remembers, as JSON. */
   readonly result?: string;
+  /** When the next period of oncePer begins, in seconds. */
+  readonly retryAfter?: number;
 }
 
 /** The lock was lost while it was held: the work may overlap with another holder's. */
@@ -54,7 +56,7 @@ export interface Lock extends AsyncDisposable {
   readonly slot: number;
   /** Aborted when the lock is lost or released. */
   readonly signal: AbortSignal;
-  /** Whether the lock is certain now. */
+  /** Whether the lock is certain now: after work that keeps the event loop busy, await something first. */
   readonly held: boolean;
   /** Throws LockLost unless the lock is certain now. */
   check(): void;
@@ -66,7 +68,7 @@ type Options = Omit<LockOptions, "oncePer" | "once">;
 
 /** The agent at a Unix socket, or at host:port with its token. */
 export class Agent {
-  constructor(address?: string, token?: string, options?: { patience?: number });
+  constructor(address?: string | URL, token?: string, options?: { patience?: number });
   withLock<T>(keys: string | string[], work: (lock: Lock) => T | Promise<T>): Promise<T>;
   withLock<T>(keys: string | string[], options: LockOptions, work: (lock: Lock) => T | Promise<T>): Promise<T>;
   oncePer(key: string, period: number, work: (lock: Lock) => unknown): Promise<boolean>;

@@ -13,10 +13,13 @@
 //     await using lock = await agent.lock("order:42", { signal });  // an AbortSignal ends the wait
 //
 // The lock is held until the function has ended, or until this process ends. Call lock.check() before whatever must not happen twice:
-// code that keeps the event loop busy gets no signal. docs/agent.md says how long a client may believe that it holds a lock.
+// code that keeps the event loop busy gets no signal. After such code await something first, so that this process hears whether the lock
+// is still held. docs/agent.md says how long a client may believe that it holds a lock.
 
+import { AsyncLocalStorage } from "node:async_hooks";
 import http from "node:http";
-import { setTimeout as pause } from "node:timers/promises";
+import { setImmediate as turn, setTimeout as pause } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
 
 /** The lock can't be had, or there is no agent. */
 export class LockError extends Error {
@@ -31,20 +34,21 @@ export class LockHeld extends LockError {
   }
 }
 
-/** Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retryAfter is as in LockHeld. */
+/** Nobody gets locks now: too few masters answer, there is no agent, or it has no room or is about to stop. retryAfter is as in LockHeld. */
 export class LockUnavailable extends LockError {
-  constructor(text, retryAfter, moves = false) {
+  constructor(text, retryAfter, met) {
     super(text);
     this.retryAfter = retryAfter;
-    Object.defineProperty(this, "moves", { value: moves }); // whether the agent is about to stop, and another may answer the next request
+    Object.defineProperty(this, "met", { value: met }); // who has answered, where another agent may answer the next request
   }
 }
 
-/** The work of oncePer or once is done. result is what once remembers, as JSON. */
+/** The work of oncePer or once is done. result is what once remembers, as JSON, and retryAfter when the next period begins, in seconds. */
 export class LockDone extends LockError {
-  constructor(text, result) {
+  constructor(text, result, retryAfter) {
     super(text);
     this.result = result;
+    this.retryAfter = retryAfter;
   }
 }
 
@@ -61,12 +65,20 @@ export class LockNotRemembered extends LockError {
 
 const patienceAtEnd = 5_000;
 const late = "the agent has not said in time that the lock is still held";
-const known = new Set(["wait", "ttl", "maxHold", "heartbeat", "label", "concurrency", "oncePer", "once", "signal"]);
+const times = ["wait", "ttl", "maxHold", "heartbeat", "oncePer", "once"];
+const known = [...times, "label", "concurrency", "signal"];
+const [NOBODY, SOMEBODY, AN_AGENT] = [1, 2, 3]; // who has answered a request
+const blocks = new AsyncLocalStorage(); // the blocks in which this code runs: their agents, keys and locks
 
 /** What once remembers of a value. */
 function remembered(value) {
-  const text = value === undefined ? "" : JSON.stringify(value);
-  if (text === undefined) throw new TypeError("once remembers what JSON has: no function, and no symbol");
+  let text = "";
+  try {
+    if (value !== undefined) text = JSON.stringify(value);
+  } catch (error) {
+    throw new LockNotRemembered(`its result can't be written as JSON: ${error.message}`, value);
+  }
+  if (text === undefined) throw new LockNotRemembered("its result can't be written as JSON, which has no functions and no symbols", value);
   if (Buffer.byteLength(text) > 65_536) throw new LockNotRemembered("its result is longer than 64 KiB", value);
   return text;
 }
@@ -75,21 +87,25 @@ const parsed = (text) => (text ? JSON.parse(text) : undefined);
 
 /** The agent at a Unix socket, or at host:port with its token. patience is how long nothing may be heard of it, in seconds. */
 export class Agent {
-  constructor(address = "/run/redlock/redlock.sock", token = undefined, { patience = 10 } = {}) {
-    this.address = address.replace(/^unix:/, "");
-    this.token = token;
+  constructor(address = "/run/redlock/redlock.sock", token = "", { patience = 10 } = {}) {
+    this.address = String(address instanceof URL && address.protocol === "file:" ? fileURLToPath(address) : address).replace(/^unix:/, "");
+    const [, path, host, port] = /^(\/.*)$|^\[?([^/[\]]+)\]?:(\d+)$/.exec(this.address) ?? [];
+    if (!path && !(port < 65_536)) throw new LockError(`the address ${this.address}: want the path of a socket, from its / on, or host:port`);
+    this.to = path ? { socketPath: path } : { host, port };
+    this.token = String(token).replace(/\r?\n$/, ""); // of a file
     this.patience = patience;
   }
 
   /** Run work with the lock on a key, or on the keys of a list, and return its value. */
   async withLock(keys, options, work = options) {
-    return this.#under(await this.lock(keys, options === work ? {} : options), work);
+    return this.#under(keys, await this.lock(keys, options === work ? {} : options), work);
   }
 
-  async #under(lock, work) {
+  async #under(keys, lock, work) {
     let value;
+    const around = (blocks.getStore() ?? []).filter((block) => !block.lock.signal.aborted);
     try {
-      value = await work(lock);
+      value = await blocks.run([...around, { agent: this, keys: [keys].flat(), lock }], () => work(lock));
     } catch (error) {
       await lock.unlock({ failed: true }).catch(() => {});
       throw error;
@@ -102,7 +118,7 @@ export class Agent {
   async oncePer(key, period, options, work = options) {
     const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), oncePer: period });
     if (lock instanceof LockDone) return false;
-    await this.#under(lock, work);
+    await this.#under(key, lock, work);
     return true;
   }
 
@@ -110,7 +126,7 @@ export class Agent {
   async once(key, keep, options, work = options) {
     const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), once: keep });
     if (lock instanceof LockDone) return parsed(lock.result);
-    return parsed(remembered(await this.#under(lock, work))); // to whoever asks first as to those that ask later
+    return parsed(remembered(await this.#under(key, lock, work))); // to whoever asks first as to those that ask later
   }
 
   /** Take the lock, or return the LockDone that says why there is none: one that the work throws is its own. */
@@ -125,26 +141,38 @@ export class Agent {
    * keys if this process is stopped, or its event loop is busy, for so long. concurrency is how many may hold the key at a time. signal
    * ends the wait. */
   async lock(keys, options = {}) {
-    for (const name of Object.keys(options)) if (!known.has(name)) throw new TypeError(`there is no option ${name}: want ${[...known].join(", ")}`);
+    for (const [name, value] of Object.entries(options)) {
+      if (!known.includes(name)) throw new TypeError(`there is no option ${name}: want ${known.join(", ")}`);
+      if (times.includes(name) && value != null && !Number.isFinite(value)) throw new LockError(`${name} ${value}: want a number of seconds`);
+    }
     const { wait, ttl, maxHold, heartbeat, label, concurrency, oncePer, once, signal } = options;
-    const seconds = (value) => (value === undefined ? undefined : `${Number(value).toFixed(6)}s`);
+    const seconds = (value) => (value == null ? undefined : `${value.toFixed(6)}s`);
     const ask = { keys: [keys].flat(), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency, once_per: seconds(oncePer), once: seconds(once) };
     if (!ask.keys.every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
       throw new TypeError("a key is a string of whole characters");
     }
+    const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => ask.keys.includes(key));
+    if ((concurrency ?? 1) === 1 && blocks.getStore()?.some(own)) {
+      throw new LockError("this async context holds the lock itself, and would wait for itself: locks are not reentrant");
+    }
     const until = wait == null ? undefined : performance.now() + wait * 1000;
-    let moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
-    for (;;) {
-      signal?.throwIfAborted();
-      const left = until === undefined ? undefined : Math.max(0, until - performance.now()) / 1000;
-      try {
-        return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(left), pulse: seconds(Math.min(this.patience / 3, 1e6)) }, signal, had, refused));
-      } catch (error) {
-        const now = performance.now();
-        if (error?.moves) moves = until ?? now + this.patience * 1000;
-        if (!(error?.moves || error?.gone) || left === 0 || now >= moves) throw error;
-        await pause(Math.min(error.retryAfter ?? 1, left ?? Infinity) * 1000, undefined, { signal }).catch(() => {}); // the reason is thrown above
+    const tell = setTimeout(() => process.emitWarning(`still waiting for a lock after 10 s${label === undefined ? "" : `: ${label}`}`, "LockWarning"), 10_000).unref();
+    let again; // until when another agent may take the place of one that has ended: for a moment nobody may listen
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        const rest = until && Math.max(0, until - performance.now()) / 1000;
+        try {
+          return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(rest), pulse: seconds(Math.min(this.patience / 3, 1e6)) }, signal, had, refused));
+        } catch (error) {
+          const now = performance.now();
+          if (error?.met === AN_AGENT || (error?.met === SOMEBODY && again === undefined)) again = until ?? now + this.patience * 1000;
+          if (!error?.met || rest === 0 || !(now < again)) throw error;
+          await pause(Math.min(error.retryAfter, rest ?? Infinity) * 1000, undefined, { signal }).catch(() => {}); // the reason is thrown above
+        }
       }
+    } finally {
+      clearTimeout(tell);
     }
   }
 }
@@ -158,11 +186,13 @@ class Lock {
   #mark = 0; // the newest that was sent
   #base = 0; // the one that the newest line answers
   #end = [0, 0];
-  #lost;
+  #lost; // why it is not held any more
+  #told; // why it was lost, as the agent says
   #unlocking; // the end that this side has asked for
   #released; // what the agent has said to that
   #forgotten = "the agent has not confirmed it"; // why no quorum of the masters remembers the work
   #request;
+  #met = NOBODY;
   #timer;
   #had;
   #refused;
@@ -176,15 +206,15 @@ class Lock {
     this.#ask = ask;
     this.#had = had;
     this.#refused = refused;
-    const colon = agent.address.lastIndexOf(":");
-    const to = agent.address.startsWith("/")
-      ? { socketPath: agent.address }
-      : { host: agent.address.slice(0, colon).replace(/^\[|\]$/g, ""), port: agent.address.slice(colon + 1) };
     const headers = { Host: "redlock", "Redlock-Agent": "1", "Content-Type": "application/json", "Transfer-Encoding": "chunked" };
     if (agent.token) headers.Authorization = `Bearer ${agent.token}`;
-    this.#request = http.request({ ...to, method: "POST", path: "/v1/lock", headers, agent: false });
+    this.#request = http.request({ ...agent.to, method: "POST", path: "/v1/lock", headers, agent: false });
     this.#hope();
-    this.#request.on("information", () => this.#had && this.#hope()); // of an agent that lives, and has no lock yet
+    this.#request.on("socket", (socket) => socket.on("connect", () => (this.#met = SOMEBODY)));
+    this.#request.on("information", () => {
+      this.#met = AN_AGENT; // it lives, and has no lock yet
+      if (this.#had) this.#hope();
+    });
     if (signal) {
       const leave = () => {
         this.#refused(signal.reason);
@@ -207,7 +237,7 @@ class Lock {
 
   /** Whether the lock is certain now. */
   get held() {
-    return this.#lost === undefined && clocks().every((now, i) => now < this.#end[i]);
+    return this.#lost === undefined && left(this.#end) > 0;
   }
 
   /** Throw LockLost unless the lock is certain now. */
@@ -225,18 +255,21 @@ class Lock {
       } catch (error) {
         wrong = error;
       }
-      this.#unlocking = this.#unlock(this.#lost ?? (this.held ? undefined : late), word, wrong, value);
+      this.#unlocking = this.#unlock(this.#lost, word, wrong, value);
       this.#lose("it was released");
     }
     return this.#unlocking;
   }
 
   async #unlock(lost, word, wrong, value) {
-    this.#request.end(word); // the end of the body
+    if (lost === undefined && left(this.#end) <= 0 && (await this.#late())) lost = late;
+    if (lost === undefined) this.#request.end(word); // the end of the body
+    else this.#request.destroy();
     const timer = setTimeout(() => this.#request.destroy(), patienceAtEnd);
     await this.#closed;
     clearTimeout(timer);
-    if (lost || this.#released === false) throw new LockLost(lost ?? "the lock had ended before the end of the work");
+    lost ??= this.#told;
+    if (lost !== undefined || this.#released === false) throw new LockLost(lost ?? "the lock had ended before the end of the work");
     if (wrong) throw wrong;
     if (word && this.#forgotten !== undefined) throw new LockNotRemembered(this.#forgotten, value);
   }
@@ -248,6 +281,7 @@ class Lock {
 
   async #answered(response) {
     if (response.headers["redlock-agent"] !== "1") throw new LockError(`something else than an agent of version 1 answers at ${this.#agent.address}`);
+    this.#met = AN_AGENT;
     let text = "";
     for await (const part of response.setEncoding("utf8")) {
       text += part;
@@ -259,21 +293,22 @@ class Lock {
     const after = Number(response.headers["retry-after"] ?? 1);
     const outcome = response.headers["redlock-outcome"];
     if (response.statusCode === 423) throw new LockHeld(detail, after);
-    if (outcome === "done") throw new LockDone(detail, problem.result);
-    if (response.statusCode === 503 || outcome === "no_quorum") throw new LockUnavailable(`${response.statusCode}: ${detail}`, after, response.statusCode === 503);
+    if (outcome === "done") throw new LockDone(detail, problem.result, problem.retry_after);
+    if (response.statusCode === 503 || outcome === "no_quorum") throw new LockUnavailable(`${response.statusCode}: ${detail}`, after, response.statusCode === 503 ? AN_AGENT : undefined);
     throw new LockError(`${response.statusCode}: ${detail}`);
   }
 
   /** Take a line. One that answers no new mark is answered with one: so the lines never count from long ago. */
   #read(line) {
     if (line.released !== undefined) [this.#released, this.#forgotten] = [line.released, line.forgotten ? line.detail : undefined];
-    if (line.released !== undefined) this.#fail("somebody else has ended it"); // unless this side has asked for the end
-    if (line.lost !== undefined) this.#fail(line.detail ?? line.lost);
-    if (line.valid_ms === undefined || this.#lost !== undefined) return;
+    if (line.released !== undefined && !this.#request.writableEnded) this.#told = "somebody else has ended it";
+    if (line.lost !== undefined) this.#told = line.detail ?? line.lost;
+    if (this.#told !== undefined) this.#fail(this.#told);
+    if (line.valid_ms === undefined || this.#request.destroyed) return;
     this.fence ??= line.fence;
     this.slot ??= line.slot ?? 0;
     const end = this.#sent.get(line.mark).map((clock) => clock + line.valid_ms * 0.99);
-    this.#end = end;
+    if (left(end) > left(this.#end)) this.#end = end;
     if (line.mark > this.#base) {
       for (let mark = this.#base; mark < line.mark; mark++) this.#sent.delete(mark);
       this.#base = line.mark;
@@ -281,26 +316,35 @@ class Lock {
       this.#sent.set(++this.#mark, clocks());
       this.#request.write("\n");
     }
-    if (this.#had && !this.held) return; // after a wait of many minutes, only the answer to the mark is new enough
+    if (this.#lost !== undefined || (this.#had && !this.held)) return; // after a wait of many minutes, only the answer to the mark is new enough
     this.#watch();
     this.#ignore();
-    this.#had?.(this);
+    if (this.#had) process.nextTick(this.#had, this); // when the mark has been sent: work may be busy at once
     this.#had = undefined;
   }
 
   /** Fail unless more is heard of the agent in time. */
   #hope() {
     clearTimeout(this.#timer);
-    const timer = (this.#timer = setTimeout(() => {
-      setImmediate(() => this.#timer === timer && this.#fail("it does not answer in time")); // unless something has already arrived
+    const timer = (this.#timer = setTimeout(async () => {
+      await heard();
+      if (this.#timer === timer) this.#fail("it does not answer in time");
     }, Math.min(this.#agent.patience * 1000, 2 ** 31 - 1)));
   }
 
   /** Abort the signal at the end, unless a line that has already arrived moves it on. */
   #watch() {
     clearTimeout(this.#timer);
-    const left = Math.min(...clocks().map((now, i) => this.#end[i] - now));
-    this.#timer = setTimeout(() => setImmediate(() => this.held || this.#lost !== undefined || this.#fail(late)), Math.min(left + 1, 2 ** 30));
+    this.#timer = setTimeout(async () => (await this.#late()) && this.#fail(late), Math.min(left(this.#end) + 1, 2 ** 30));
+  }
+
+  /** Whether the end is over, and no line that has already arrived moves it on: this process may have been busy. */
+  async #late() {
+    for (let end; left(this.#end) <= 0; await heard()) {
+      if (end === this.#end) return true;
+      end = this.#end;
+    }
+    return false;
   }
 
   /** The request has failed, or the lock is lost, unless it was released. */
@@ -311,7 +355,7 @@ class Lock {
     this.#lose(reason.message ?? reason);
     if (this.#had) {
       this.#had = undefined;
-      this.#refused(reason instanceof LockError ? reason : Object.defineProperty(new LockError(`the agent at ${this.#agent.address} can't be asked: ${this.#lost}`), "gone", { value: true }));
+      this.#refused(reason instanceof LockError ? reason : new LockUnavailable(`the agent at ${this.#agent.address} can't be asked: ${this.#lost}`, 1, this.#met));
     }
     this.#request.destroy();
   }
@@ -327,4 +371,15 @@ class Lock {
 /** Two clocks, in ms: the monotonic one stands still while a machine is suspended, and the other can be set. */
 function clocks() {
   return [performance.now(), Date.now()];
+}
+
+/** How long it is until an end on both clocks, in ms. */
+function left(end) {
+  return Math.min(...clocks().map((now, i) => end[i] - now));
+}
+
+/** Wait until all is read that has arrived: the second turn of the event loop begins after this one. */
+async function heard() {
+  await turn();
+  await turn();
 }

@@ -1,5 +1,6 @@
 // Run by clients_test.go: takes a lock, and prints what becomes of it.
 import assert from "node:assert";
+import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import http from "node:http";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -35,23 +36,104 @@ async function own(key) {
   await assert.rejects(agent.lock(key, { signal: AbortSignal.abort(new Error("never")) }), /never/);
   await abortPause(key);
   await lock.unlock();
+  await busy(key);
+  await unwritable(key);
+  await silent();
+  await assert.rejects(answered(409, { "Redlock-Outcome": "done" }, '{"retry_after":7}'), (error) => error instanceof LockDone && error.retryAfter === 7);
+  addresses();
+  await atExit(`${key} at exit`);
+  await assert.rejects(new Agent("/nonexistent/s").lock(key, { wait: 60 }), (error) => error instanceof LockUnavailable && /ENOENT/.test(error.message));
+  await assert.rejects(agent.lock(key, { ttl: "5s" }), /ttl 5s: want a number of seconds/);
   const again = await agent.lock(key, { signal: controller.signal.aborted ? undefined : controller.signal });
   if (Symbol.asyncDispose) await again[Symbol.asyncDispose]();
   else await again.unlock();
   assert(!again.held && again.signal.aborted);
 }
 
+/** Keeps the event loop busy for longer than a lease, which the agent renews, in the first turn of one block and with another lock held. */
+async function busy(key) {
+  const other = await agent.lock(`${key} beside`, { ttl: 6 });
+  await agent.withLock(key, { ttl: 6 }, () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 8000));
+  other.check();
+  await other.unlock();
+}
+
+/** Has a result that JSON lacks: the work is done, and the error has its value. To remember it for no time is refused before the work. */
+async function unwritable(key) {
+  for (const keep of [0, 1e-7, NaN, "1h"]) {
+    for (const once of ["once", "oncePer"]) await assert.rejects(agent[once](key, keep, () => process.exit(1)), { name: "LockError" });
+  }
+  for (const value of [10n, () => {}, { toJSON: () => assert.fail() }]) {
+    await assert.rejects(agent.once(`${key} unwritable`, 60, () => value), (error) => error instanceof LockNotRemembered && error.value === value);
+  }
+}
+
+/** Waits for a lock, and loses it to an agent that says nothing more: it leaves the block at once. Time runs fast, except that no release is over. */
+async function silent() {
+  const timeout = globalThis.setTimeout;
+  globalThis.setTimeout = (f, ms, ...rest) => (ms === 5_000 ? timeout(() => {}, 0) : timeout(f, ms === 10_000 ? 0 : ms, ...rest));
+  const warned = new Promise((resolve) => process.once("warning", resolve));
+  const line = '{"fence":7,"mark":0,"valid_ms":1000}\n{"mark":1,"valid_ms":1000}\n';
+  await assert.rejects(serve((_, response) => {
+    warned.then(() => response.writeHead(200, { "Redlock-Agent": "1" }).write(line));
+  }, (elsewhere) => elsewhere.withLock("k", { label: "pay" }, async (lock) => {
+    await new Promise((lost) => lock.signal.addEventListener("abort", lost));
+    lock.check();
+  })), LockLost);
+  assert.equal(`${await warned}`, "LockWarning: still waiting for a lock after 10 s: pay");
+  globalThis.setTimeout = timeout;
+}
+
+/** Calls use with an agent that answers in this way. */
+async function serve(answer, use) {
+  const server = http.createServer(answer);
+  await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
+  try {
+    return await use(new Agent(`127.0.0.1:${server.address().port}`, "the token\n", { patience: 100 }));
+  } finally {
+    server.close();
+  }
+}
+
+/** Asks an agent that answers with one response for a lock. */
+function answered(status, headers, text) {
+  return serve((request, response) => {
+    assert.equal(request.headers.authorization, "Bearer the token");
+    response.writeHead(status, { "Redlock-Agent": "1", ...headers }).end(text);
+  }, (elsewhere) => elsewhere.lock("k"));
+}
+
 /** Aborts the pause of a client whose agent is about to stop. */
 async function abortPause(key) {
   const controller = new AbortController();
-  const stopping = http.createServer((_, response) => {
+  await assert.rejects(serve((_, response) => {
     response.writeHead(503, { "Redlock-Agent": "1", "Retry-After": "60" }).end("{}");
     response.on("close", () => setTimeout(() => controller.abort(new Error("no pause")), 50));
-  });
-  await new Promise((listening) => stopping.listen(0, "127.0.0.1", listening));
-  const elsewhere = new Agent(`127.0.0.1:${stopping.address().port}`);
-  await assert.rejects(elsewhere.lock(key, { signal: controller.signal }), /no pause/);
-  stopping.close();
+  }, (elsewhere) => elsewhere.lock(key, { signal: controller.signal })), /no pause/);
+}
+
+/** Asks for a lock, and for its end, when its process exits. A copy of it is data. */
+async function atExit(key) {
+  const child = `
+    import { Agent } from "./redlock_agent.mjs";
+    const lock = await new Agent(process.env.ADDRESS).lock(${JSON.stringify(key)});
+    process.on("exit", () => {
+      lock.check();
+      console.log(lock.held, lock.fence > 0, Object.keys(structuredClone(lock)).join());
+      lock.unlock();
+    });
+    process.exit();`;
+  const { stdout, stderr } = spawnSync(process.execPath, ["--input-type=module", "--eval", child], { encoding: "utf8" });
+  assert.equal(stdout, "true true fence,slot\n", stderr);
+  await (await agent.lock(key)).unlock();
+}
+
+/** Names agents by addresses that are none, and by a URL. */
+function addresses() {
+  for (const address of ["a.sock", "localhost", "http://127.0.0.1:7070", "127.0.0.1:70000", {}, new URL("http://127.0.0.1:7070")]) {
+    assert.throws(() => new Agent(address), LockError, `${address}`);
+  }
+  assert.equal(new Agent(new URL("file:///a%20b")).address, "/a b");
 }
 
 /** Takes the lock again and again, and prints what becomes of it. */
@@ -101,7 +183,8 @@ try {
     lock.check();
     console.log(`held ${lock.fence}`);
     await lock.unlock();
-  } else await agent.withLock(keys, options, hold);
+  } else if (mode === "nested") await agent.withLock(keys[0], options, () => agent.withLock(keys[0], options, hold));
+  else await agent.withLock(keys, options, hold);
   if (mode === "after") {
     await last.unlock();
     if (!last.signal.aborted) console.log("the signal is not aborted");

@@ -4,6 +4,7 @@ import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, Lock
 const agent = new Agent("10.0.0.5:7070", "the token", { patience: 5 });
 const options: LockOptions = { wait: 2, ttl: 10, maxHold: 60, heartbeat: 10, label: "pay", concurrency: 2, signal: new AbortController().signal };
 
+export const local = new Agent(new URL("file:///run/redlock/redlock.sock"));
 export const fence: number = await agent.withLock("order:42", (lock) => lock.fence);
 export const text: string = await agent.withLock(["order:42", "order:43"], options, async (lock: Lock) => {
   lock.check();
@@ -18,7 +19,7 @@ try {
   await lock.unlock({ failed: true });
 } catch (error) {
   if (error instanceof LockHeld || error instanceof LockUnavailable) console.log(error.retryAfter.toFixed());
-  if (error instanceof LockDone) console.log(error.result?.length);
+  if (error instanceof LockDone) console.log(error.result?.length, error.retryAfter?.toFixed());
   if (error instanceof LockNotRemembered) console.log(error.value);
   if (error instanceof LockLost || error instanceof LockError) console.log(error.message);
 }

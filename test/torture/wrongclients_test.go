@@ -38,11 +38,11 @@ var wrongClients = map[string]map[string][]string{ // by what they do, and langu
 			`self._lost = self._lost or (`, `self._lost = self._lost and (`,
 		},
 		"node": {
-			"every((now, i) => now < this.#end[i]);", "every(() => true);",
+			"left(this.#end) > 0;", "true;",
 			`resolve(this.#fail("the connection has ended"))`, "resolve()",
 			`.on("error", (error) => this.#fail(error.message || error.code))`, `.on("error", () => {})`,
 			".catch((error) => this.#fail(error))", ".catch(() => {})",
-			"this.held || this.#lost !== undefined || this.#fail(late)", "undefined",
+			"(await this.#late()) && this.#fail(late)", "undefined",
 		},
 		"ruby": {
 			"all? { |now, limit| now < limit }", "all? { true }",
