@@ -8,7 +8,7 @@ use Illuminate\Contracts\Cache\LockTimeoutException;
 /**
  * A lock of LaravelStore. It ends with release(), after its seconds, or with the process (in php-fpm, with the request): it lives on a
  * connection of that, whatever becomes of this object. So it isn't for locks that outlive a process, or that another one ends:
- * withoutOverlapping() and onOneServer() of the scheduler, and jobs that are unique (ShouldBeUnique). They need another store.
+ * withoutOverlapping() of the scheduler, isolated commands, and jobs that are unique (ShouldBeUnique). The store refuses these.
  */
 class LaravelLock extends CacheLock
 {
@@ -55,6 +55,9 @@ class LaravelLock extends CacheLock
 
     private function take(int|float $wait): bool
     {
+        if ($this->agent->holds([$this->name])) { // and nobody else ends that
+            return false;
+        }
         try {
             $this->held = $this->agent->lock($this->name, $wait, maxHold: $this->seconds > 0 ? $this->seconds : null);
             $this->held->keep(); // whatever becomes of this object: most code throws it away
@@ -81,8 +84,26 @@ class LaravelLock extends CacheLock
         throw new \BadMethodCallException('to release locks of others is for operators: redlock release');
     }
 
+    /** Says whether the lock is still held, which the agent renews until its seconds are over, from when it was taken. */
+    public function refresh($seconds = null)
+    {
+        return $this->held !== null && $this->held->remaining() > 0;
+    }
+
+    /** Returns null if nobody has the lock, and '' if another one has it. It takes a free lock for a moment. */
     protected function getCurrentOwner()
     {
-        return $this->held !== null && $this->held->remaining() > 0 ? $this->owner : '';
+        if ($this->refresh()) {
+            return $this->owner;
+        }
+        if ($this->agent->holds([$this->name])) {
+            return '';
+        }
+        try {
+            $this->agent->lock($this->name, 0)->release();
+            return null;
+        } catch (LockHeld) {
+            return '';
+        }
     }
 }

@@ -20,8 +20,13 @@ class LaravelStore implements LockProvider, Store
     {
     }
 
+    /** Refuses the names of locks that one process takes, and another one ends. */
     public function lock($name, $seconds = 0, $owner = null)
     {
+        if (preg_match('#\A(laravel_unique_job:|framework[/\\\\](schedule|command)-)#', $name)) {
+            throw new \BadMethodCallException('a lock of the agent ends with its process, so unique jobs, the scheduler and isolated commands need another store, such as that '
+                . "of this store's values (" . $this->values::class . "): Cache::store('redis') in uniqueVia() of the job, useCache('redis') of the schedule");
+        }
         return new LaravelLock($this->agent, $this->getPrefix() . $name, $seconds, $owner);
     }
 

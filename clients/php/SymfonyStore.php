@@ -14,22 +14,29 @@ use Symfony\Component\Lock\PersistingStoreInterface;
  *
  *     $factory = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore(new Redlock\Agent()));
  *
- * The agent renews a lock for as long as the process lives, so it has no lifetime: refresh() says whether it is still held. acquire(true)
- * waits in line. A lock can't be passed to another process, and ends with its Key at the latest, also with autoRelease: false.
+ * The agent renews a lock until its ttl, release(), or the end of the process (in php-fpm, of the request), also with autoRelease: false. The
+ * ttl counts in this process, so a lock that nobody looks at lasts longer; $maxHold ends also the locks of a process that hangs. acquire(true)
+ * waits in line. A lock can't be passed to another process.
  */
 class SymfonyStore implements BlockingStoreInterface, PersistingStoreInterface
 {
     /** @var \WeakMap<Key, Lock> */
     private \WeakMap $held;
 
-    /** @param int|float|null $wait how long acquire(true) waits, in seconds; null: without limit */
-    public function __construct(private readonly Agent $agent, private readonly int|float|null $wait = null)
+    /**
+     * @param int|float|null $wait how long acquire(true) waits, in seconds; null: without limit
+     * @param int|float|null $maxHold how long a lock may be held, in seconds, also one that is refreshed; null: without limit
+     */
+    public function __construct(private readonly Agent $agent, private readonly int|float|null $wait = null, private readonly int|float|null $maxHold = null)
     {
         $this->held = new \WeakMap();
     }
 
     public function save(Key $key): void
     {
+        if (!$this->exists($key) && $this->agent->holds([(string) $key])) {
+            throw new LockConflictedException('this process holds the lock');
+        }
         $this->take($key, 0);
     }
 
@@ -44,7 +51,8 @@ class SymfonyStore implements BlockingStoreInterface, PersistingStoreInterface
             return;
         }
         try {
-            $lock = $this->agent->lock((string) $key, $wait);
+            $lock = $this->agent->lock((string) $key, $wait, maxHold: $this->maxHold);
+            $lock->keep(); // also with autoRelease: false
         } catch (LockHeld $held) {
             throw new LockConflictedException($held->getMessage(), 0, $held);
         } catch (LockError $error) {
@@ -59,6 +67,8 @@ class SymfonyStore implements BlockingStoreInterface, PersistingStoreInterface
         if (!$this->exists($key)) {
             throw new LockConflictedException('the lock was lost');
         }
+        $this->held[$key]->keep($ttl);
+        $key->reduceLifetime($ttl);
     }
 
     public function delete(Key $key): void
@@ -77,6 +87,12 @@ class SymfonyStore implements BlockingStoreInterface, PersistingStoreInterface
 
     public function exists(Key $key): bool
     {
-        return isset($this->held[$key]) && $this->held[$key]->remaining() > 0;
+        if (isset($this->held[$key]) && $this->held[$key]->remaining() > 0) {
+            return true;
+        }
+        if (isset($this->held[$key])) {
+            $key->reduceLifetime(0); // so isExpired() tells
+        }
+        return false;
     }
 }

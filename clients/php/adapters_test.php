@@ -3,6 +3,7 @@
 
 function adapters(Redlock\Agent $agent, string $key): void
 {
+    own($agent, $key);
     if (!is_file('/usr/share/php/Symfony/Component/Lock/autoload.php') || !is_file('/usr/share/php/Illuminate/Cache/autoload.php')) {
         return; // not every release of Debian and Ubuntu has both
     }
@@ -20,6 +21,53 @@ function is(bool $so, string $what): void
     $so || throw new RuntimeException($what);
 }
 
+function refused(callable $work, string $error = Redlock\LockError::class): bool
+{
+    try {
+        $work();
+    } catch (Throwable $thrown) {
+        return $thrown instanceof $error;
+    }
+    return false;
+}
+
+/** The ways to copy a lock, and what comes from outside. */
+function own(Redlock\Agent $agent, string $key): void
+{
+    $lock = $agent->lock("$key-own");
+    is(refused(fn () => clone $lock, Error::class) && refused(fn () => serialize($lock)), 'a copy of a lock');
+    is(refused(fn () => unserialize('O:12:"Redlock\Lock":0:{}')), 'a lock out of a text');
+    $lock->check();
+    asked($lock);
+    $lock->release();
+    is((new Redlock\Agent('[::1]:7070', "secret\n"))->token === 'secret' && (new Redlock\Agent(new SplFileInfo('/run/s')))->address === '/run/s', 'a token, or a path');
+    foreach (['', 'a.sock', 'localhost', 'http://127.0.0.1:1', ':7070', '/' . str_repeat('x', 150)] as $to) {
+        is(refused(fn () => new Redlock\Agent($to)), "the address $to");
+    }
+    is(refused(fn () => $agent->lock("\xff", 0)), "a key that isn't UTF-8");
+    is(refused(fn () => $agent->once($key, NAN, fn () => throw new LogicException('the work has begun'))), 'a time that is no number');
+}
+
+/** A signal handler asks the lock while the script does. */
+function asked(Redlock\Lock $lock): void
+{
+    $asked = 0;
+    $before = pcntl_async_signals(true);
+    pcntl_signal(SIGUSR1, function () use ($lock, &$asked): void {
+        $lock->check();
+        $asked++;
+    });
+    set_error_handler(fn ($level, $text) => throw new ErrorException($text));
+    for ($n = 0; $n < 2000; $n++) {
+        posix_kill(getmypid(), SIGUSR1);
+        $lock->check();
+    }
+    restore_error_handler();
+    pcntl_signal(SIGUSR1, SIG_DFL);
+    pcntl_async_signals($before);
+    is($asked > 0, 'asked in a signal handler');
+}
+
 function symfony(Redlock\Agent $agent, string $key): void
 {
     $factory = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore($agent, wait: 60));
@@ -31,6 +79,13 @@ function symfony(Redlock\Agent $agent, string $key): void
     $lock->release();
     is(!$lock->isAcquired() && $other->acquire(true), 'Symfony: after the release');
     $other->release();
+    (fn () => $factory->createLock("$key-kept", 60, autoRelease: false)->acquire())();
+    is(!$factory->createLock("$key-kept")->acquire(), 'Symfony: a lock with autoRelease: false, whose object is gone');
+    is(refused(fn () => $factory->createLock("$key-kept")->acquire(true), Symfony\Component\Lock\Exception\LockAcquiringException::class), 'Symfony: a wait for itself');
+    $lock = $factory->createLock("$key-ttl", 0.5);
+    is($lock->acquire() && $lock->getRemainingLifetime() > 0, 'Symfony: a lifetime');
+    usleep(600000);
+    is($lock->isExpired() && !$lock->isAcquired() && $factory->createLock("$key-ttl")->acquire(), 'Symfony: the end of a lifetime');
     $away = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore(new Redlock\Agent('/nonexistent/s')));
     try {
         $away->createLock($key)->acquire();
@@ -68,6 +123,13 @@ function laravel(Redlock\Agent $agent, string $key): void
     } catch (LogicException $error) {
     }
     is(isset($error) && $cache->lock($key)->get(fn () => true), 'Laravel: a block that throws');
+    $mine = $cache->lock("$key-mine", 60);
+    $owner = fn (object $lock) => (fn () => $this->getCurrentOwner())->call($lock);
+    is($owner($mine) === null && $mine->get() && $owner($mine) === $mine->owner() && $owner($cache->lock("$key-mine")) === '', 'Laravel: who has the lock');
+    is($mine->refresh() && $mine->release() && !$mine->refresh(), 'Laravel: a renewal');
+    foreach (['laravel_unique_job:App\Jobs\Pay:1', 'framework/schedule-1', 'framework/command-report'] as $name) {
+        is(refused(fn () => $cache->lock($name, 60), BadMethodCallException::class), "Laravel: $name");
+    }
     outlives($agent, $cache, $key);
 }
 
@@ -99,7 +161,7 @@ function outlives(Redlock\Agent $agent, Illuminate\Cache\Repository $cache, stri
         $cache->lock("$key-job", 60)->get(fn () => usleep(20000)); // the next job
     }
     is(forked(function () use ($cache, $key, $connections, $before): void {
-        is(!$cache->lock("$key-get", 60)->get() && $connections() === $before - 2, "Laravel: a child has a lock of its parent, or its connection");
+        is(!$cache->lock("$key-get", 60)->get() && $connections() === $before - 3, "Laravel: a child has a lock of its parent, or its connection");
         is($cache->lock("$key-child", 3600)->block(60), 'Laravel: a lock of a child');
     }), 'Laravel: a child');
     is(!$isFree("$key-get"), "Laravel: the end of a child isn't that of its parent's lock");

@@ -21,14 +21,9 @@
 
 namespace Redlock;
 
-/** The lock can't be had, or there is no agent. */
+/** The lock can't be had. */
 class LockError extends \RuntimeException
 {
-    /** @param bool $gone whether no agent has answered */
-    public function __construct(string $text = '', public readonly bool $gone = false)
-    {
-        parent::__construct($text);
-    }
 }
 
 /** Another holder has the lock. */
@@ -41,14 +36,14 @@ class LockHeld extends LockError
     }
 }
 
-/** Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. */
+/** Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop, or there is none. */
 class LockUnavailable extends LockError
 {
     /**
      * @param int $retryAfter when to try again, in seconds
-     * @param bool $moves whether the agent is about to stop, and another may answer the next request
+     * @param string $seen 'agent' if one has answered and another one may answer the next request, 'end' if a connection has ended
      */
-    public function __construct(string $text, public readonly int $retryAfter, public readonly bool $moves = false)
+    public function __construct(string $text, public readonly int $retryAfter = 1, public readonly string $seen = '')
     {
         parent::__construct($text);
     }
@@ -57,8 +52,11 @@ class LockUnavailable extends LockError
 /** The work of oncePer or once is done. */
 class LockDone extends LockError
 {
-    /** @param ?string $result what once remembers, as JSON */
-    public function __construct(string $text, public readonly ?string $result)
+    /**
+     * @param ?string $result what once remembers, as JSON
+     * @param ?int $retryAfter when the next period of oncePer begins, in seconds
+     */
+    public function __construct(string $text, public readonly ?string $result = null, public readonly ?int $retryAfter = null)
     {
         parent::__construct($text);
     }
@@ -83,14 +81,19 @@ class LockNotRemembered extends LockError
 class Agent
 {
     public readonly string $address;
+    public readonly ?string $token;
 
     /** @param int|float $patience how long nothing may be heard of the agent, in seconds */
     public function __construct(
-        string $address = '/run/redlock/redlock.sock',
-        #[\SensitiveParameter] public readonly ?string $token = null,
+        string|\Stringable $address = '/run/redlock/redlock.sock',
+        #[\SensitiveParameter] ?string $token = null,
         public readonly int|float $patience = 10,
     ) {
-        $this->address = preg_replace('/\Aunix:/', '', $address);
+        $this->address = preg_replace('/\Aunix:/', '', (string) $address);
+        if (!preg_match('#\A(/.{1,106}|(\[[0-9a-f:.]+\]|[^\s/:]+):\d+)\z#i', $this->address)) {
+            throw new LockError("the address $address: want the path of a socket, of at most 107 bytes, or host:port");
+        }
+        $this->token = $token === null ? null : rtrim($token, "\r\n"); // of a file
     }
 
     /**
@@ -116,10 +119,7 @@ class Agent
     {
         try {
             $value = $work($lock);
-            $result = !$once ? null : json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
-            if (strlen((string) $result) > 65536) {
-                throw new LockNotRemembered('its result is longer than 64 KiB', $value);
-            }
+            $result = $once ? self::remembered($value) : null;
             $returned = $once ? self::parsed($result) : $value; // to whoever asks first as to those that ask later
         } catch (\Throwable $error) {
             try {
@@ -130,6 +130,16 @@ class Agent
         }
         $lock->release(result: $result, value: $value);
         return $returned;
+    }
+
+    private static function remembered(mixed $value): string
+    {
+        try {
+            $result = json_encode($value, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE);
+        } catch (\JsonException $error) {
+            throw new LockNotRemembered("its result can't be written as JSON: {$error->getMessage()}", $value);
+        }
+        return strlen($result) <= 65536 ? $result : throw new LockNotRemembered('its result is longer than 64 KiB', $value);
     }
 
     private static function parsed(string $result): mixed
@@ -172,31 +182,50 @@ class Agent
         int|float|null $once = null,
     ): Lock {
         $ask = ['keys' => array_map(strval(...), array_values((array) $keys))];
-        $until = $wait === null ? null : hrtime(true) / 1e9 + $wait;
+        $began = hrtime(true) / 1e9;
+        $until = $wait === null ? null : $began + $wait;
         foreach (['ttl' => $ttl, 'max_hold' => $maxHold, 'once_per' => $oncePer, 'once' => $once] as $name => $seconds) {
             if ($seconds !== null) {
+                if (!is_finite($seconds) || str_starts_with($name, 'once') && $seconds < 0.001) {
+                    throw new LockError("$name $seconds: want a number of seconds, from 0.001 on");
+                }
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', min($this->patience / 3, 1e6))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
-        $moves = 0; // until when another agent may take the place of one that was about to stop: for a moment nobody may listen
+        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', min($this->patience / 3, 5))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
+        if (($concurrency ?? 1) === 1 && $this->holds($ask['keys'])) {
+            throw new LockError('this thread holds the lock itself, and would wait for itself: locks are not reentrant');
+        }
+        $tell = function () use ($began, $label): void { // once that the wait is long
+            static $told = false;
+            if (!$told && hrtime(true) / 1e9 - $began >= 10) {
+                $told = true;
+                error_log('still waiting for a lock after 10 s' . ($label === null ? '' : " ($label)"));
+            }
+        };
+        $patient = 0; // until when another agent may take the place of this one: for a moment nobody may listen
         while (true) {
             $left = $until === null ? null : max(0, $until - hrtime(true) / 1e9);
             try {
-                return new Lock($this, $left === null ? $ask : $ask + ['wait' => sprintf('%.6Fs', $left)]);
-            } catch (LockError $error) {
+                return new Lock($this, $left === null ? $ask : $ask + ['wait' => sprintf('%.6Fs', $left)], $tell);
+            } catch (LockUnavailable $error) {
                 $now = hrtime(true) / 1e9;
-                if ($error->moves ?? false) {
-                    $moves = $until ?? $now + $this->patience;
-                } elseif (!$error->gone) {
+                if ($error->seen === 'agent' || $error->seen === 'end' && $patient === 0) {
+                    $patient = $until ?? $now + $this->patience;
+                }
+                if ($left !== null && $left <= 0 || $now >= $patient) {
                     throw $error;
                 }
-                if ($left !== null && $left <= 0 || $now >= $moves) {
-                    throw $error;
-                }
-                usleep((int) (min($error->retryAfter ?? 1, $left ?? INF) * 1e6));
+                $tell();
+                usleep((int) (min($error->retryAfter, $left ?? INF) * 1e6));
             }
         }
+    }
+
+    /** Says whether this fiber holds one of the keys, by a lock that nothing but this process will end. */
+    public function holds(array $keys): bool
+    {
+        return Lock::isOwn($this, $keys);
     }
 }
 
@@ -209,6 +238,9 @@ class Lock
     /** @var array<int, Lock> those that live on although nothing else may refer to them */
     private static array $kept = [];
 
+    /** @var ?\WeakMap<Lock, true> those that are held */
+    private static ?\WeakMap $all = null;
+
     /** A number that is larger than those of all holders before, of the slot if there are several. */
     public readonly int $fence;
 
@@ -216,11 +248,15 @@ class Lock
     public readonly int $slot;
 
     private $connection;
-    private int $pid; // the process that took the lock
+    private readonly int $pid; // the process that took the lock
+    private readonly ?\WeakReference $fiber; // and its fiber
+    private readonly array $keys;
+    private readonly bool $bounded; // whether the agent ends the lock after its maxHold
     private array $sent;
     private int $mark = 0; // the newest that was sent
     private int $base = 0; // the one that the newest line answers
     private array $end = [0, 0];
+    private float $until = INF; // when the time is over for which it is kept
     private float $span = 0.0; // of the lease, in the newest line
     private bool $hangs = false; // whether the agent has not answered in time: it may delay what is certain only once
     private string $raw = ''; // what has come, in chunks
@@ -231,23 +267,29 @@ class Lock
     private ?bool $released = null; // what the agent has said to that
     private ?string $forgotten = 'the agent has not confirmed it'; // why no quorum of the masters remembers the work
 
-    public function __construct(Agent $agent, #[\SensitiveParameter] array $ask)
+    public function __construct(private readonly Agent $agent, #[\SensitiveParameter] array $ask, \Closure $tell)
     {
         self::dropEnded();
         $this->pid = getmypid();
+        $this->fiber = ($fiber = \Fiber::getCurrent()) ? \WeakReference::create($fiber) : null;
+        $this->keys = $ask['keys'];
+        $this->bounded = isset($ask['max_hold']);
         $this->word = isset($ask['once_per']) ? 'done' : (isset($ask['once']) ? 'done ' : '');
         $unix = $agent->address[0] === '/';
         $this->sent = [self::clocks()];
         $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, $agent->patience);
         if (!$this->connection) {
-            throw new LockError("no agent at {$agent->address}: $text", gone: true);
+            throw new LockUnavailable("no agent at {$agent->address}: $text");
         }
         stream_set_timeout($this->connection, (int) $agent->patience, (int) (fmod($agent->patience, 1) * 1e6));
-        $body = json_encode($ask, JSON_THROW_ON_ERROR | JSON_UNESCAPED_UNICODE) . "\n";
+        $body = json_encode($ask, JSON_UNESCAPED_UNICODE) . "\n";
+        if ($body === "\n") {
+            throw new LockError("a key or label that isn't UTF-8");
+        }
         $token = $agent->token === null ? '' : "Authorization: Bearer {$agent->token}\r\n";
         $this->write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n{$token}"
             . "Transfer-Encoding: chunked\r\n\r\n" . dechex(strlen($body)) . "\r\n{$body}\r\n");
-        $this->requireOk($agent->address);
+        $this->requireOk($agent->address, $tell);
         stream_set_blocking($this->connection, false);
         while (!isset($this->fence) || !$this->certain()) { // after a wait of many minutes, only the answer to the mark is new enough
             $this->await($agent->patience);
@@ -255,6 +297,35 @@ class Lock
                 throw new LockError("the agent's response: {$this->lost}");
             }
         }
+        self::$all ??= new \WeakMap();
+        self::$all[$this] = true;
+    }
+
+    private function __clone()
+    {
+    }
+
+    /** A lock has no copy, also none of another process. */
+    public function __serialize(): array
+    {
+        throw new LockError('a lock belongs to the process that took it');
+    }
+
+    public function __unserialize(array $data): void
+    {
+        throw new LockError('a lock belongs to the process that took it');
+    }
+
+    /** Says whether this fiber holds one of the keys by a lock of the agent, unless that ends by itself. */
+    public static function isOwn(Agent $agent, array $keys): bool
+    {
+        foreach (self::$all ?? [] as $lock => $true) {
+            if ($lock->agent === $agent && $lock->pid === getmypid() && $lock->fiber?->get() === \Fiber::getCurrent()
+                && !($lock->bounded && isset(self::$kept[spl_object_id($lock)])) && array_intersect($keys, $lock->keys) && $lock->remaining() > 0) {
+                return true;
+            }
+        }
+        return false;
     }
 
     public function __destruct()
@@ -262,9 +333,13 @@ class Lock
         $this->close();
     }
 
-    /** Has the lock last until release(), its maxHold or the end of the script, although nothing may refer to it any more. */
-    public function keep(): void
+    /**
+     * Has the lock last until release(), its maxHold or the end of the script, although nothing may refer to it any more. Its time in seconds,
+     * from now on, ends it as soon as this process looks at a lock.
+     */
+    public function keep(?float $seconds = null): void
     {
+        $this->until = $seconds === null ? INF : hrtime(true) / 1e9 + $seconds;
         self::$kept[spl_object_id($this)] = $this;
     }
 
@@ -272,9 +347,10 @@ class Lock
     private static function dropEnded(): void
     {
         foreach (self::$kept as $lock) {
-            if (!$lock->disown()) {
-                $lock->read();
+            if ($lock->disown() || $lock->over()) {
+                continue;
             }
+            $lock->read();
             if ($lock->lost !== null) {
                 $lock->close();
             }
@@ -284,7 +360,7 @@ class Lock
     /** Says for how many seconds the lock is certain from now on: 0 if it is lost. */
     public function remaining(): float
     {
-        if ($this->disown()) {
+        if ($this->disown() || $this->over()) {
             return 0.0;
         }
         $this->read();
@@ -322,9 +398,7 @@ class Lock
             return;
         }
         try {
-            $this->check();
-        } finally {
-            $lost = $this->lost;
+            $this->check(); // a lock that is lost is left at once
             $this->asked = true;
             if (!$failed && $this->word !== '') {
                 $word = $this->word . (string) $result;
@@ -335,9 +409,10 @@ class Lock
             while ($this->released === null && $this->lost === null && ($left = $until - hrtime(true)) > 0) {
                 $this->await($left / 10 ** 9);
             }
+        } finally {
             $this->close();
         }
-        if ($lost === null && $this->released === false) {
+        if ($this->released === false) {
             throw new LockLost('the lock had ended before the end of the work');
         }
         if (!$failed && $this->word !== '' && $this->forgotten !== null) {
@@ -349,12 +424,23 @@ class Lock
     private function close(): void
     {
         unset(self::$kept[spl_object_id($this)]);
-        if (is_resource($this->connection)) {
+        if (isset($this->connection) && is_resource($this->connection)) {
             if (getmypid() === $this->pid) {
                 @stream_socket_shutdown($this->connection, STREAM_SHUT_RDWR);
             }
             fclose($this->connection);
         }
+    }
+
+    /** Says whether the time is over for which it is kept, and ends the lock then. */
+    private function over(): bool
+    {
+        if (hrtime(true) / 1e9 < $this->until) {
+            return false;
+        }
+        $this->lost ??= 'its time was over';
+        $this->close();
+        return true;
     }
 
     /** Says whether this is a child of the process that took the lock, and closes the child's copy of the connection. */
@@ -377,7 +463,7 @@ class Lock
     private function left(): float
     {
         [$monotonic, $wall] = self::clocks();
-        return min($this->end[0] - $monotonic, $this->end[1] - $wall);
+        return min($this->end[0] - $monotonic, $this->end[1] - $wall, $this->until - $monotonic);
     }
 
     private function certain(): bool
@@ -403,19 +489,24 @@ class Lock
         } // what can't be written is noticed by what can't be read
     }
 
-    private function requireOk(string $address): void
+    private function requireOk(string $address, \Closure $tell): void
     {
+        $seen = 'end';
         do {
             $status = explode(' ', (string) fgets($this->connection))[1] ?? null;
             if ($status === null) {
-                throw new LockError("the agent at $address does not answer", gone: true);
+                throw feof($this->connection) ? new LockUnavailable("the agent at $address has ended", 1, $seen) : new LockError("the agent at $address does not answer in time");
+            }
+            if ($status === '102') { // of an agent that lives, and has no lock yet
+                $seen = 'agent';
+                $tell();
             }
             $header = [];
             while (($line = trim((string) fgets($this->connection))) !== '') {
                 [$name, $value] = explode(':', $line, 2) + [1 => ''];
                 $header[strtolower($name)] = trim($value);
             }
-        } while ($status === '102'); // of an agent that lives, and has no lock yet
+        } while ($status === '102');
         if (($header['redlock-agent'] ?? null) !== '1') {
             throw new LockError("something else than an agent of version 1 answers at $address");
         }
@@ -430,10 +521,10 @@ class Lock
             throw new LockHeld($text, $after);
         }
         if ($outcome === 'done') {
-            throw new LockDone($text, $problem['result'] ?? null);
+            throw new LockDone($text, $problem['result'] ?? null, $problem['retry_after'] ?? null);
         }
         if ($status === '503' || $outcome === 'no_quorum') {
-            throw new LockUnavailable("$status: $text", $after, $status === '503');
+            throw new LockUnavailable("$status: $text", $after, $status === '503' ? 'agent' : '');
         }
         throw new LockError("$status: $text");
     }
@@ -447,8 +538,21 @@ class Lock
         $this->read();
     }
 
-    /** Reads what has come, without waiting. */
+    /** Reads what has come, without waiting. Asynchronous signals are handled after it: their handlers may ask, too. */
     private function read(): void
+    {
+        $async = \function_exists('pcntl_async_signals') && pcntl_async_signals(false);
+        try {
+            $this->readAll();
+        } finally {
+            if ($async) {
+                pcntl_async_signals(true);
+                pcntl_signal_dispatch();
+            }
+        }
+    }
+
+    private function readAll(): void
     {
         if (!is_resource($this->connection)) {
             $this->lost ??= 'it was released';

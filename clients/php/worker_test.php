@@ -13,6 +13,7 @@ foreach (['wait' => 'WAIT', 'ttl' => 'TTL', 'maxHold' => 'MAX_HOLD'] as $name =>
 if (getenv('CONCURRENCY') != '') {
     $options['concurrency'] = (int) getenv('CONCURRENCY');
 }
+$keep = (float) (getenv('KEEP') === false ? 3600 : getenv('KEEP'));
 $before = 0;
 
 /** Forks, and says whether this is a child that is to leave the block by its end. */
@@ -98,20 +99,31 @@ try {
         require __DIR__ . '/seldom_test.php';
         seldom($agent, $keys[0]);
     } elseif ($argv[1] === 'once_per') {
-        $ran = $agent->oncePer($keys[0], 3600, $work, ...$options) ? 'true' : 'false';
+        $ran = $agent->oncePer($keys[0], $keep, $work, ...$options) ? 'true' : 'false';
         echo "ran $ran\n";
     } elseif ($argv[1] === 'once') {
-        $value = json_encode($agent->once($keys[0], 3600, $work, ...$options));
+        $value = json_encode($agent->once($keys[0], $keep, $work, ...$options));
         echo "value $value\n";
     } elseif ($argv[1] === 'equal') { // although JSON has no objects of classes
         $value = fn () => $agent->once($keys[0], 3600, fn () => new DateTimeZone('UTC'), ...$options);
         echo 'equal ', json_encode($value() === $value()), "\n";
+    } elseif ($argv[1] === 'unwritable') {
+        try {
+            $agent->once($keys[0], $keep, fn () => "\xff", ...$options);
+        } catch (Redlock\LockNotRemembered $e) {
+            echo 'unwritable, and its value is there: ', json_encode($e->value === "\xff"), " {$e->getMessage()}\n";
+        }
+    } elseif ($argv[1] === 'nested') {
+        $agent->withLock($keys[0], fn () => $agent->withLock($keys[0], fn () => null, ...$options));
     } elseif ($argv[1] === 'kept') {
         $lock = $agent->lock($keys[0], ...$options);
         $lock->check();
         echo "held {$lock->fence}\n";
         $lock->release();
     } else {
+        if ($argv[1] === 'period') {
+            $options['oncePer'] = $keep;
+        }
         $agent->withLock($keys, function (Redlock\Lock $lock) use (&$before, &$last) {
             $last = $lock;
             echo 'held ', getenv('CONCURRENCY') ? $lock->slot : $lock->fence, "\n";
@@ -139,7 +151,7 @@ try {
 } catch (Redlock\LockUnavailable $e) {
     echo "unavailable {$e->retryAfter}\n";
 } catch (Redlock\LockDone $e) {
-    echo "already {$e->getMessage()}\n";
+    echo "already {$e->getMessage()}", $e->retryAfter === null ? '' : ", retry after {$e->retryAfter}", "\n";
 } catch (Redlock\LockNotRemembered $e) {
     $value = json_encode($e->value);
     echo "forgotten $value {$e->getMessage()}\n";
