@@ -144,6 +144,7 @@ export class Agent {
     for (const [name, value] of Object.entries(options)) {
       if (!known.includes(name)) throw new TypeError(`there is no option ${name}: want ${known.join(", ")}`);
       if (times.includes(name) && value != null && !Number.isFinite(value)) throw new LockError(`${name} ${value}: want a number of seconds`);
+      if (name.startsWith("once") && value <= 0) throw new LockError(`${name} ${value}: want a number of seconds above 0`);
     }
     const { wait, ttl, maxHold, heartbeat, label, concurrency, oncePer, once, signal } = options;
     const seconds = (value) => (value == null ? undefined : `${value.toFixed(6)}s`);
@@ -153,7 +154,7 @@ export class Agent {
     }
     const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => ask.keys.includes(key));
     if ((concurrency ?? 1) === 1 && blocks.getStore()?.some(own)) {
-      throw new LockError("this async context holds the lock itself, and would wait for itself: locks are not reentrant");
+      throw new LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant");
     }
     const until = wait == null ? undefined : performance.now() + wait * 1000;
     const tell = setTimeout(() => process.emitWarning(`still waiting for a lock after 10 s${label === undefined ? "" : `: ${label}`}`, "LockWarning"), 10_000).unref();
@@ -335,7 +336,9 @@ class Lock {
   /** Abort the signal at the end, unless a line that has already arrived moves it on. */
   #watch() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(async () => (await this.#late()) && this.#fail(late), Math.min(left(this.#end) + 1, 2 ** 30));
+    if (this.#lost !== undefined) return;
+    const look = async () => ((await this.#late()) ? this.#fail(late) : this.#watch()); // a timer may be early
+    this.#timer = setTimeout(look, Math.min(left(this.#end) + 1, 2 ** 30));
   }
 
   /** Whether the end is over, and no line that has already arrived moves it on: this process may have been busy. */

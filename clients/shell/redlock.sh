@@ -13,17 +13,32 @@
 # The command has REDLOCK_FENCE in its environment: a number that is larger than those of all holders before; with -c REDLOCK_SLOT, too,
 # from 0 on, and the fence is that of the slot. If the lock is lost, or
 # the agent doesn't say in time that it is still held, the command and what it has started get TERM, and KILL before another can have
-# the lock. INT, TERM and HUP are passed on as TERM. If this script is killed, the command runs on, and has the lock until it ends.
+# the lock. INT, TERM, HUP and QUIT are passed on as TERM, and USR1 and USR2 to the command alone. If this script is killed, the command
+# runs on, and has the lock until it ends. One that waits for more than 10 s says so.
 # The exit code is that of the command; 75 if another has the lock, 69 if there is no agent or no quorum, 70 if the lock was lost, 137
 # if KILL was needed, and 64 for wrong use. docs/agent.md says how long a client may believe that it holds a lock.
 
 # What does the work is in a session of its own, which this shell waits for: signals to the group of the caller, as terminals and
 # timeout send them, would end curl, and so the lock, before the command.
 if [ "${1-}" != --own-session ]; then
+	case ${1-} in
+	-h | --help)
+		sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+		exit
+		;;
+	esac
+	for program in curl setsid; do
+		command -v "$program" >/dev/null 2>&1 || {
+			echo "redlock.sh: $program is missing" >&2
+			exit 69
+		}
+	done
 	exec 3<&0 # otherwise what runs in the background reads /dev/null
 	setsid sh "$0" --own-session "$@" <&3 3<&- &
 	session=$!
-	trap 'kill -s TERM "$session"' INT TERM HUP
+	trap 'kill -s TERM "$session"' INT TERM HUP QUIT # what runs in the background ignores INT and QUIT
+	trap 'kill -s USR1 "$session"' USR1
+	trap 'kill -s USR2 "$session"' USR2
 	while :; do
 		wait "$session"
 		code=$?
@@ -89,6 +104,12 @@ pass_on() {
 	trap pass_on TERM
 }
 
+# pass_alone passes a signal on to the command. Before there is one, it ends the wait.
+pass_alone() {
+	[ -n "$held$lost" ] || finish 143
+	[ -z "$command" ] || kill -s "$1" "$command" 2>/dev/null
+}
+
 # lose ends the command because the lock is lost.
 lose() {
 	[ -z "$lost" ] || return
@@ -137,7 +158,8 @@ start() {
 	held=1
 	(
 		trap : TERM
-		"$@" <&4 3<&- 4<&- 5>&-
+		# shellcheck disable=SC2016 # the inner shell reads its own parameters
+		sh -c 'echo "runs $$" >&5; exec "$@" 5>&-' sh "$@" <&4 3<&- 4<&-
 		code=$?
 		kill -s KILL "$curl"
 		echo "exit $code" >&5
@@ -168,11 +190,7 @@ take() {
 		case $status in
 		400) fail 64 "$field" ;;
 		423) fail 75 "$field; try again in $retry s" ;;
-		503) # another agent may take the place of this one: for a moment nobody may listen
-			again="503: $field"
-			now
-			moves=${until:-$((now + patience))}
-			;;
+		503) again="503: $field" ;;
 		*) fail 69 "$status: $field" ;;
 		esac
 		;;
@@ -180,7 +198,7 @@ take() {
 }
 
 usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' keys='' held='' lost='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
+socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' keys='' held='' lost='' command='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
 while getopts w:t:m:c:p:s: option; do
 	case $option in
 	[wtmp]) number "$option" "$OPTARG" ;;
@@ -193,7 +211,7 @@ while getopts w:t:m:c:p:s: option; do
 		case $OPTARG in
 		'' | 0* | *[!0-9]*) fail 64 "-c $OPTARG: want a whole number from 1 on, such as 2" ;;
 		esac
-		ask="$ask,\"concurrency\":$OPTARG"
+		concurrency=${OPTARG#1} ask="$ask,\"concurrency\":$OPTARG"
 		;;
 	p) patience=$hundredths ;;
 	s) socket=${OPTARG#unix:} ;;
@@ -201,12 +219,31 @@ while getopts w:t:m:c:p:s: option; do
 	esac
 done
 shift $((OPTIND - 1))
+
+# refuse_own fails if a redlock.sh around this one, which still runs, has this key from this agent.
+refuse_own() {
+	while read -r pid around; do
+		case $around in
+		"$(json "$socket"),"*",$1,"*)
+			[ ! -e "/proc/$pid" ] || fail 64 'the redlock.sh around this one holds the lock itself, and would wait for itself: locks are not reentrant'
+			;;
+		esac
+	done <<-END
+		${REDLOCK_SH_HELD-}
+	END
+}
+
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-	keys=$keys,$(json "$1")
+	key=$(json "$1")
+	[ -n "$concurrency" ] || refuse_own "$key"
+	keys=$keys,$key
 	shift
 done
 if [ $# -lt 2 ] || [ -z "$keys" ]; then fail 64 "$usage"; fi
 shift
+REDLOCK_SH_HELD="$$ $(json "$socket"),$keys,
+${REDLOCK_SH_HELD-}"
+export REDLOCK_SH_HELD
 
 # All that happens is a line of one pipe: what curl, the timer and the end of the command say.
 pipe=$(mktemp -u)
@@ -215,21 +252,35 @@ mkfifo -m 600 "$pipe" || fail 69 'no pipe can be made'
 exec 3<>"$pipe" 4<&0 5>"$pipe"
 rm "$pipe"
 trap 'finish 143' TERM
-command -v curl >/dev/null 2>&1 || fail 69 'curl is missing'
+trap 'pass_alone USR1' USR1
+trap 'pass_alone USR2' USR2
 now
+tells=$((now + 1000))
 [ -z "$wait" ] || until=$((now + wait))
 
-# hope fails unless more is heard of the agent in time.
+# hope fails unless more is heard of the agent in time. It says once that the wait is long.
 hope() {
 	now
+	[ "$now" -lt "$tells" ] || {
+		tell 'still waiting for a lock after 10 s'
+		tells=$((now + 10000000000))
+	}
 	hopes=$((now + patience))
 	set_timer "$hopes" $((now + 10000000000))
+}
+
+# hope_again sets moves to when no other agent may take the place of this one any more: for a moment nobody may listen.
+hope_again() {
+	now
+	moves=${until:-$((now + patience))}
 }
 
 # connect asks the agent in the background, for as long as may still be waited.
 connect() {
 	now
-	sent=$now status='' agent='' again='' waits=",\"pulse\":\"$((patience * 10 / 3))ms\""
+	pulse=$((patience * 10 / 3))
+	[ "$pulse" -lt 10000 ] || pulse=10000
+	sent=$now status='' agent='' again='' cause='' waits=",\"pulse\":\"${pulse}ms\""
 	if [ -n "$until" ]; then
 		left=$((until - now))
 		[ "$left" -gt 0 ] || left=0
@@ -251,12 +302,21 @@ while :; do
 	line=${line%"$return"}
 	case $line in
 	'< HTTP/'*) # -v tells headers as they come, and -i with the body
-		status=${line#< * } status=${status%% *}
-		[ "$status" != 102 ] || hope # of an agent that lives, and has no lock yet
+		status=${line#< * } status=${status%% *} moves=0
+		[ "$status" != 102 ] || { # of an agent that lives, and has no lock yet
+			hope
+			hope_again
+		}
 		;;
-	'< Redlock-Agent: '*) agent=${line#*: } ;;
+	'< Redlock-Agent: 1')
+		agent=1
+		hope_again
+		;;
 	'< Retry-After: '*) retry=${line#*: } ;;
-	'curl: '*) error=${line#*: } ;;
+	'* Connected to '*) [ "$moves" -gt 0 ] || hope_again ;;
+	'* '*[Ff]ail*': '*) cause=${cause:-${line##*: }} ;; # newer versions of curl say no more than that they couldn't connect
+	'curl: '*) error=${cause:-${line#*: }} ;;
+	'runs '*) command=${line#* } ;;
 	'{ ['*) ;; # what -v says of a body
 	'{'*)
 		take "$line"

@@ -4,7 +4,7 @@
 mode=$1
 shift
 case $mode${TOKEN:+ over TCP} in
-hold | compete) ;;
+hold | compete | nested) ;;
 *) # what this client can't
 	echo skip
 	exit
@@ -33,6 +33,8 @@ if [ "$mode" = compete ]; then # takes the lock again and again, by redlock run 
 		*) sleep 0.1 ;;
 		esac
 	done
+elif [ "$mode" = nested ]; then
+	run "$1" -- ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} "$1" -- true
 else
 	run "$@" -- sh -c '
 		echo "held ${REDLOCK_SLOT-$REDLOCK_FENCE}"

@@ -42,7 +42,7 @@ var wrongClients = map[string]map[string][]string{ // by what they do, and langu
 			`resolve(this.#fail("the connection has ended"))`, "resolve()",
 			`.on("error", (error) => this.#fail(error.message || error.code))`, `.on("error", () => {})`,
 			".catch((error) => this.#fail(error))", ".catch(() => {})",
-			"(await this.#late()) && this.#fail(late)", "undefined",
+			"(await this.#late()) ? this.#fail(late) : this.#watch()", "undefined",
 		},
 		"ruby": {
 			"all? { |now, limit| now < limit }", "all? { true }",

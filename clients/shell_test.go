@@ -1,0 +1,98 @@
+package clients
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestShellSignals: USR1 reaches the command, and no other process of the shell's client. QUIT ends it, as INT and TERM do.
+func TestShellSignals(t *testing.T) {
+	t.Parallel()
+	for _, language := range []string{"shell", "bash"} {
+		if !has(t, language) {
+			continue
+		}
+		shell := languages[language][0]
+		a := startAgent(t)
+		for sent, want := range map[syscall.Signal]string{syscall.SIGUSR1: "USR1 3", syscall.SIGQUIT: "TERM 4"} {
+			cmd := exec.Command(shell, "redlock.sh", "-s", a.socket, "k", "--", "sh", "-c",
+				`trap "echo USR1 3; exit 3" USR1; trap "echo TERM 4; exit 4" TERM; echo ready; while :; do sleep 0.02; done`)
+			cmd.Dir, cmd.Stderr = "shell", os.Stderr
+			out, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			for lines.Scan() && lines.Text() != "ready" {
+			}
+			if err := cmd.Process.Signal(sent); err != nil {
+				t.Fatal(err)
+			}
+			lines.Scan()
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); lines.Text() != want || code != int(want[len(want)-1]-'0') {
+				t.Errorf("%s, %v: %q, exit code %d, want %s", shell, sent, lines.Text(), code, want)
+			}
+			_ = a.lock(t, "k").Unlock()
+		}
+	}
+}
+
+// TestShellNested: a redlock.sh within another one that has its key is refused, whatever its wait is.
+func TestShellNested(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	for _, language := range []string{"shell", "bash"} {
+		if !has(t, language) {
+			continue
+		}
+		for _, wait := range []string{"", "WAIT=0"} {
+			if line := a.start(t, language, wait, "nested", language).expect(t, "error 64 "); !strings.Contains(line, "holds the lock itself, and would wait for itself: locks are not reentrant") {
+				t.Errorf("%s %s: %q was printed", language, wait, line)
+			}
+			_ = a.lock(t, language).Unlock()
+		}
+	}
+}
+
+// TestShellSays: the shell's client says how it is used, which program is missing, why it reaches no agent, and that it waits for long.
+func TestShellSays(t *testing.T) {
+	t.Parallel()
+	if !has(t, "shell") {
+		t.Skip()
+	}
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string][]string{ // what is said, and how it is called
+		"-w SECONDS ":                   {"--help"},
+		"-t SECONDS ":                   {"-h"},
+		": No such file or directory\n": {"-s", "/nonexistent/s", "k", "--", "true"},
+		"curl is missing\n":             {"k", "--", "true"},
+	}
+	if !testing.Short() { // it takes more than 10 seconds
+		a := startAgent(t)
+		busy := a.lock(t, "k")
+		defer func() { _ = busy.Unlock() }()
+		cases["still waiting for a lock after 10 s\n"] = []string{"-s", a.socket, "-w", "14", "k", "--", "true"}
+	}
+	for said, args := range cases {
+		cmd := exec.Command(sh, append([]string{"redlock.sh"}, args...)...)
+		cmd.Dir = "shell"
+		if strings.Contains(said, "missing") {
+			cmd.Env = []string{"PATH=" + filepath.Join(t.TempDir(), "nothing")}
+		}
+		if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), said) || (err == nil) != (len(args) == 1) {
+			t.Errorf("%q: %v: %s, want %q", args, err, out, said)
+		}
+	}
+}
