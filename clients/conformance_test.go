@@ -60,7 +60,7 @@ var strict = []conformance.Case{
 // ownCases are the cases of single languages, by their folders.
 var ownCases = map[string][]conformance.Case{
 	"node":   slices.Concat(objects, strict),
-	"python": objects,
+	"python": slices.Concat(objects, strict),
 	"ruby":   slices.Concat(objects, strict),
 	"php":    append(slices.Concat(objects, strict), conformance.Case{Name: "work that seldom looks at its lock", Args: []string{"seldom", "k"}, Prints: []string{"done"}}),
 	"shell": append([]conformance.Case{

@@ -22,27 +22,30 @@ whether it is still held: call one of them before whatever must not happen twice
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import functools
 import inspect
 import json
+import logging
 import os
+import selectors
 import socket
 import sys
 import threading
 import time
 import weakref
-from typing import Any, Awaitable, Callable, Coroutine, Generic, Optional, TypeVar
+from typing import Any, Awaitable, Callable, Coroutine, Generator, Generic, Optional, TypeVar, Union
 
 __all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost", "LockNotRemembered", "LockUnavailable"]
 
 T = TypeVar("T")
 L = TypeVar("L", "Lock", "AsyncLock")
+H = TypeVar("H", "Hold", "AsyncHold")
 Seconds = Optional[float]
 
-_mine = threading.local()  # .locks are those that this thread has entered
-_acquired: dict[Any, Any] = {}  # the holds of acquire(), and their locks: they last until release(), although nothing else may refer to them
+_here = threading.local()  # .owner stands for this thread
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
 _PATIENCE_AT_END = 5
@@ -50,10 +53,7 @@ _AGAIN = "the work is done, but the next caller may do it again: "
 
 
 class LockError(Exception):
-    """The lock can't be had, or there is no agent."""
-
-    _moves = False  # whether the agent is about to stop, and another may answer the next request
-    _gone = False  # whether no agent has answered
+    """The lock can't be had, or something else than an agent answers."""
 
 
 class LockHeld(LockError):
@@ -65,20 +65,21 @@ class LockHeld(LockError):
 
 
 class LockUnavailable(LockError):
-    """Nobody gets locks now: too few masters answer, or the agent has no room or is about to stop. retry_after is as in LockHeld."""
+    """Nobody gets locks now: too few masters answer, the agent has no room or is about to stop, or there is none. retry_after is as in LockHeld."""
 
-    def __init__(self, text: str, retry_after: int = 1, moves: bool = False) -> None:
+    _seen: Optional[int] = None  # as of _Lease, if another agent may be there soon
+
+    def __init__(self, text: str, retry_after: int = 1, seen: Optional[int] = None) -> None:
         super().__init__(text)
-        self.retry_after = retry_after
-        self._moves = moves
+        self.retry_after, self._seen = retry_after, seen
 
 
 class LockDone(LockError):
-    """The work of once_per or once is done. result is what once remembers, as JSON."""
+    """The work of once_per or once is done. result is what once remembers, as JSON; retry_after is when once_per may run next, in seconds."""
 
-    def __init__(self, text: str, result: Optional[str] = None) -> None:
+    def __init__(self, text: str, result: Optional[str] = None, retry_after: Seconds = None) -> None:
         super().__init__(text)
-        self.result = result
+        self.result, self.retry_after = result, retry_after
 
 
 class LockLost(LockError):
@@ -96,8 +97,25 @@ class LockNotRemembered(LockError):
 class _Base(Generic[L]):
     """The agent at a Unix socket, or at host:port with its token. patience is how long nothing may be heard of it, in seconds."""
 
-    def __init__(self, address: str = "/run/redlock/redlock.sock", token: Optional[str] = None, patience: float = 10) -> None:
-        self.address, self.token, self.patience = address.removeprefix("unix:"), token, patience
+    def __init__(self, address: Union[str, os.PathLike[str]] = "/run/redlock/redlock.sock", token: Optional[str] = None, patience: float = 10) -> None:
+        if isinstance(address, os.PathLike):
+            address = os.path.abspath(address)
+        if not isinstance(address, str) or not isinstance(token, (str, type(None))):
+            raise LockError("the address and the token of the agent: want texts")
+        self.address, self.token, self.patience = address.removeprefix("unix:"), token and token.rstrip("\r\n"), patience
+        host, _, port = self.address.rpartition(":")
+        self._to: Optional[tuple[str, int]] = None  # for TCP
+        if not self.address.startswith("/"):
+            if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+                raise LockError("the address of the agent: want /the/path/of/its/socket or host:port")
+            self._to = host.strip("[]"), int(port)
+        if set(self.token or "") & {"\r", "\n"}:
+            raise LockError("the token of the agent has several lines")
+        _seconds("patience", patience)
+        self._holds: set[weakref.ref[_Lease]] = set()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.address, self.token, self.patience)
 
     def lock(self, *keys: str, wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None,
              label: Optional[str] = None, concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> L:
@@ -110,17 +128,22 @@ class _Base(Generic[L]):
         ask: dict[str, Any] = {"keys": list(keys)}
         for name, seconds in (("wait", wait), ("ttl", ttl), ("max_hold", max_hold), ("heartbeat", heartbeat), ("once_per", once_per), ("once", once)):
             if seconds is not None:
-                ask[name] = f"{seconds:f}s"
+                ask[name] = _seconds(name, seconds)
         for name, value in (("label", label), ("concurrency", concurrency)):
             if value is not None:
                 ask[name] = value
+        try:
+            json.dumps(ask, ensure_ascii=False).encode()
+            "".join(keys)
+        except (TypeError, ValueError):
+            raise LockError("keys and labels are texts of UTF-8, each key an argument, and concurrency a number") from None
         return self._lock(ask, wait)
 
     def _lock(self, ask: dict[str, Any], wait: Seconds) -> L:
         raise NotImplementedError
 
     def _request(self, ask: dict[str, Any], left: Seconds) -> bytes:
-        ask = {**ask, "pulse": f"{min(self.patience / 3, 1e6):f}s"}
+        ask = {**ask, "pulse": f"{min(self.patience / 3, 5):f}s"}
         if left is not None:
             ask["wait"] = f"{left:f}s"
         body = json.dumps(ask, ensure_ascii=False).encode() + b"\n"
@@ -130,52 +153,46 @@ class _Base(Generic[L]):
         return "\r\n".join(head).encode() + b"\r\n\r\n" + _chunk(body)
 
     def _refusal(self, status: int, header: dict[str, str], text: bytes) -> LockError:
+        if header.get("redlock-agent") != "1":
+            return LockError(f"something else than an agent of version 1 answers at {self.address}")
         problem = json.loads(text)
         why, after, outcome = problem.get("detail") or problem.get("title"), int(header.get("retry-after", 1)), header.get("redlock-outcome")
         if status == 423:
             return LockHeld(why, after)
         if outcome == "done":
-            return LockDone(why, problem.get("result"))
+            return LockDone(why, problem.get("result"), problem.get("retry_after"))
         if status == 503 or outcome == "no_quorum":
-            return LockUnavailable(f"{status}: {why}", after, status == 503)
+            return LockUnavailable(f"{status}: {why}", after, 2 if status == 503 else None)
         return LockError(f"{status}: {why}")
-
-    def _silence(self, text: str) -> LockError:
-        error = LockError(text)
-        error._gone = True
-        return error
-
-    def _require_agent(self, header: dict[str, str]) -> None:
-        if header.get("redlock-agent") != "1":
-            raise LockError(f"something else than an agent of version 1 answers at {self.address}")
-
-    def _to(self) -> tuple[socket.AddressFamily, Any]:
-        if self.address.startswith("/"):
-            return socket.AF_UNIX, self.address
-        host, _, port = self.address.rpartition(":")
-        return socket.AF_INET, (host.strip("[]"), int(port))
 
 
 class _Tries:
-    """The requests of one lock: where an agent was about to stop, nobody may listen for a moment, until another has taken its place."""
+    """The requests of one lock. An agent that ends meanwhile may be there again soon, or another in its place."""
 
-    def __init__(self, agent: _Base[L], wait: Seconds) -> None:
-        self._until = None if wait is None else time.monotonic() + wait
-        self._patience, self._moves = agent.patience, 0.0  # until when another agent may come
+    def __init__(self, agent: _Base[L], ask: dict[str, Any], wait: Seconds) -> None:
+        self._patience, self._label, self._since, self._told = agent.patience, ask.get("label"), time.monotonic(), False
+        self._until = None if wait is None else self._since + float(wait)
+        self._back: Seconds = None  # until when an agent that has ended may be there again
 
     def left(self) -> Seconds:
         """Return how long the lock may still be waited for; None: without limit."""
         return None if self._until is None else max(0.0, self._until - time.monotonic())
 
-    def pause(self, e: LockError) -> float:
+    def tell(self) -> None:
+        """Say once that the wait is long."""
+        if not self._told and time.monotonic() >= self._since + 10:
+            self._told = True
+            logging.getLogger("redlock_agent").warning("still waiting for a lock after 10 s%s", f": {self._label}" if self._label else "")
+
+    def pause(self, e: LockUnavailable) -> float:
         """Return how long to pause before the next request, or raise the error of the last one."""
+        self.tell()
         left, now = self.left(), time.monotonic()
-        if e._moves:
-            self._moves = now + self._patience if self._until is None else self._until
-        if not (e._moves or e._gone) or left == 0 or now >= self._moves:
+        if e._seen == 2 or e._seen == 1 and self._back is None:
+            self._back = now + self._patience if self._until is None else self._until
+        if e._seen is None or self._back is None or now >= self._back:
             raise e
-        after = float(getattr(e, "retry_after", 1))
-        return after if left is None else min(after, left)
+        return float(e.retry_after) if left is None else min(e.retry_after, left)
 
 
 class Agent(_Base["Lock"]):
@@ -188,10 +205,11 @@ class Agent(_Base["Lock"]):
             wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
         """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
         begun = False
+        _refuse_later(work, inspect.iscoroutinefunction)
         try:
             with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
                 begun = True
-                _plain(work)(hold)
+                work(hold)
         except LockDone:
             if begun:  # it is the work's
                 raise
@@ -203,70 +221,125 @@ class Agent(_Base["Lock"]):
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
         value: T
         begun = False
+        _refuse_later(work, inspect.iscoroutinefunction)
         try:
             with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
                 begun = True
-                value = hold._remember(_plain(work)(hold))
+                value = hold._remember(work(hold))
         except LockDone as e:
             if begun:  # it is the work's
                 raise
             value = json.loads(e.result or "null")
         return value
 
-    def _connect(self) -> socket.socket:
-        family, to = self._to()
-        if family == socket.AF_UNIX:
-            connection = socket.socket(family, socket.SOCK_STREAM)
-            _connections.add(connection)
-            connection.settimeout(self.patience)
-            connection.connect(to)
-            return connection
-        connection = socket.create_connection(to, self.patience)
-        _connections.add(connection)
-        return connection
 
+class _Lock(Generic[H]):
+    """The holds that this object has taken. Each belongs to the thread or task that asked for it. A copy of the object has none."""
 
-class Lock:
-    """The lock of a with statement, or of several: each takes it anew, also at the same time in other threads."""
+    _who = "thread"
 
-    def __init__(self, agent: Agent, ask: dict[str, Any], wait: Seconds) -> None:
+    def __init__(self, agent: _Base[Any], ask: dict[str, Any], wait: Seconds) -> None:
         self._agent, self._ask, self._wait = agent, ask, wait
-        self._holds: list[Hold] = []
+        self._holds: list[H] = []
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._agent, self._ask, self._wait)
 
     def __del__(self) -> None:  # an exception out of a signal handler can end a with statement before its end is called
         for hold in getattr(self, "_holds", ()):
-            hold._close()
+            if not hold._kept:
+                hold._abandon()
 
-    def __enter__(self) -> Hold:
-        return self._take({})
+    def _owner(self) -> Any:
+        """Return what stands for this thread."""
+        return _here.__dict__.setdefault("owner", object())
 
-    def _take(self, keep: dict[Hold, Lock]) -> Hold:
-        hold = Hold(self._agent, self._ask)
-        try:
-            hold._enter(self._wait)
-            self._holds.append(hold)
-            keep[hold] = self
-            return hold
-        except BaseException:  # also one out of a signal handler
-            self._drop(hold)
-            raise
+    def _refuse_own(self, owner: Any) -> None:
+        """Raise LockError if the caller holds one of the keys, and would wait for itself until that is lost."""
+        if self._ask.get("concurrency", 1) == 1:
+            for hold in [ref() for ref in list(self._agent._holds)]:
+                if hold and hold._owner is owner and set(hold._ask["keys"]) & set(self._ask["keys"]) and hold._ask.get("concurrency", 1) == 1 and hold.held:
+                    raise LockError(f"this {self._who} holds the lock itself, and would wait for itself: locks are not reentrant")
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        hold = None
-        try:
-            hold = self._current()
-            hold._release(failed=kind is not None)
-        finally:
-            self._drop(hold or self._current())
+    def _keep(self, hold: H) -> H:
+        self._holds.append(hold)
+        self._agent._holds.add(weakref.ref(hold, self._agent._holds.discard))
+        return hold
 
-    def _drop(self, hold: Hold) -> None:
+    def _drop(self, hold: H) -> None:
         with contextlib.suppress(ValueError):  # a signal handler may have released it
             self._holds.remove(hold)
-        _acquired.pop(hold, None)
         hold._close()
 
+    def _mine(self, owner: Any, *kept: bool) -> H:
+        """Return the caller's newest hold: of a with statement, of acquire(), or of either."""
+        for hold in reversed(self._holds.copy()):
+            if hold._owner is owner and hold._kept in (kept or (True, False)):
+                return hold
+        raise LockLost(f"this {self._who} does not hold the lock")
+
+    def _leaving(self, owner: Any) -> H:
+        """Return the hold of the with statement that ends. A generator's may have been entered by another thread or task."""
+        entered = [hold for hold in self._holds.copy() if not hold._kept]
+        return entered[0] if len(entered) == 1 else self._mine(owner, False)
+
+    @property
+    def held(self) -> bool:
+        """As Hold.held, in the thread or task that took the lock."""
+        try:
+            return self._mine(self._owner()).held
+        except LockLost:
+            return False
+
+    def check(self) -> None:
+        """As Hold.check, in the thread or task that took the lock."""
+        self._mine(self._owner()).check()
+
+    @property
+    def fence(self) -> int:
+        """As Hold.fence, in the thread or task that took the lock."""
+        return self._mine(self._owner()).fence
+
+    @property
+    def slot(self) -> int:
+        """As Hold.slot, in the thread or task that took the lock."""
+        return self._mine(self._owner()).slot
+
+
+class Lock(_Lock["Hold"]):
+    """The lock of a with statement, or of several: each takes it anew, also at the same time in other threads."""
+
+    def __enter__(self) -> Hold:
+        return self._take(False)
+
+    def _take(self, kept: bool) -> Hold:
+        owner = self._owner()
+        self._refuse_own(owner)
+        tries = _Tries(self._agent, self._ask, self._wait)
+        while True:
+            hold = Hold(self._agent, self._ask, tries, owner, kept)
+            try:
+                hold._acquire()
+                return self._keep(hold)
+            except LockUnavailable as e:
+                hold._close()
+                pause = tries.pause(e)
+            except BaseException:  # also one out of a signal handler
+                self._drop(hold)
+                raise
+            time.sleep(pause)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._end(self._leaving(self._owner()), kind is not None)
+
+    def _end(self, hold: Hold, failed: bool) -> None:
+        try:
+            hold._release(failed)
+        finally:
+            self._drop(hold)
+
     def __call__(self, work: Callable[..., T]) -> Callable[..., T]:
-        _plain(work)
+        _refuse_later(work, inspect.iscoroutinefunction)
 
         @functools.wraps(work)
         def locked(*args: Any, **named: Any) -> T:
@@ -277,43 +350,14 @@ class Lock:
     def acquire(self) -> bool:
         """Take the lock, as a with statement does, and return whether it was had: False means that another has it."""
         try:
-            self._take(_acquired)
+            self._take(True)
         except LockHeld:
             return False
         return True
 
     def release(self, failed: bool = False) -> None:
         """Release what acquire() has taken last in this thread. failed is for work of once_per that is to be done again."""
-        self.__exit__(LockError if failed else None, None, None)
-
-    def _current(self) -> Hold:
-        """Return the hold of this thread's innermost with statement. A generator's may have been entered by another thread."""
-        holds = list(self._holds)
-        if not holds:
-            raise LockLost("the lock is held in its with block only")
-        return next((hold for hold in reversed(holds) if hold._thread == threading.get_ident()), holds[-1])
-
-    @property
-    def held(self) -> bool:
-        """As Hold.held, in this thread's with block."""
-        try:
-            return self._current().held
-        except LockLost:
-            return False
-
-    def check(self) -> None:
-        """As Hold.check, in this thread's with block."""
-        self._current().check()
-
-    @property
-    def fence(self) -> int:
-        """As Hold.fence, in this thread's with block."""
-        return self._current().fence
-
-    @property
-    def slot(self) -> int:
-        """As Hold.slot, in this thread's with block."""
-        return self._current().slot
+        self._end(self._mine(self._owner(), True), failed)
 
 
 class _Lease:
@@ -325,20 +369,25 @@ class _Lease:
     fence: int
     slot: int
 
-    def __init__(self, ask: dict[str, Any]) -> None:
+    def __init__(self, agent: _Base[Any], ask: dict[str, Any], tries: _Tries, owner: Any, kept: bool) -> None:
+        self._agent, self._ask, self._tries, self._owner, self._kept = agent, ask, tries, owner, kept  # kept: by acquire()
         self._pid = os.getpid()
         self._mutex = threading.RLock()  # of who sends: a mark must not follow the end. The reader never waits for it
         self._word = b"done" if "once_per" in ask else b""  # what ends a request whose work has succeeded
         self._value: Any = None  # of the work of once
-        self._begin()
-
-    def _begin(self) -> None:
         self._sent, self._end = {0: _clocks()}, (0.0, 0.0)  # when each mark was sent that is not answered yet; when the lease ends
         self._mark = self._base = 0  # the newest that was sent, and the one that the newest line answers
         self._lost: Optional[str] = None  # why the lock is not held any more
         self._asked = False  # whether this side has asked for the end, and what the agent has said to that
         self._released: Optional[bool] = None
         self._forgotten: Optional[str] = "the agent has not confirmed it"  # why no quorum of the masters remembers the work, or None
+        self._raw, self._over = b"", False  # what has come, and whether nothing more will
+        self._seen = 0  # 1: there is something at the address, 2: it has answered
+        self._stream = self._respond()
+        next(self._stream)
+
+    def __reduce__(self) -> Any:
+        raise LockError("what holds a lock can't be copied")
 
     @property
     def held(self) -> bool:
@@ -355,12 +404,68 @@ class _Lease:
         """Return why the lock isn't certain now, or None."""
         if os.getpid() != self._pid:
             return "the lock belongs to the process that took it, and not to its child"
-        if self._lost is None and any(now >= end for now, end in zip(_clocks(), self._end)):
-            return "the agent has not said in time that the lock is still held"
+        if self._lost is None and self._late():
+            self._catch_up()
+            if self._lost is None and self._late():
+                return "the agent has not said in time that the lock is still held"
         return self._lost
 
-    def _take(self, text: bytes, send: Callable[[bytes], Any]) -> dict[str, Any]:
-        """Take a line. A line that answers no new mark is answered with one: so the lines never count from long ago."""
+    def _late(self) -> bool:
+        return any(now >= end for now, end in zip(_clocks(), self._end))
+
+    def _catch_up(self) -> None:
+        """Read what has arrived while the process was busy or stood still."""
+        raise NotImplementedError
+
+    def _send(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _feed(self, data: bytes) -> None:
+        """Take in what the agent has sent; nothing means that the connection has ended."""
+        if not data:
+            raise EOFError("the connection has ended")
+        try:
+            self._stream.send(data)
+        except StopIteration:  # after the last line
+            self._ended(None)
+
+    def _respond(self) -> Generator[None, bytes, None]:
+        """Take in a response of HTTP, as it comes."""
+        status = 102  # of an agent that lives, and has no lock yet
+        while status == 102:
+            status, header = int((yield from self._raw_line()).split()[1]), {}
+            while (line := (yield from self._raw_line())):
+                name, _, value = line.decode("latin-1").partition(":")
+                header[name.lower()] = value.strip()
+            self._seen = 2
+            self._tries.tell()
+        if status != 200 or header.get("redlock-agent") != "1":
+            raise self._agent._refusal(status, header, (yield from self._raw_bytes(int(header.get("content-length", 0)))))
+        text, last = b"", False
+        while not last:
+            while b"\n" not in text:
+                size = int((yield from self._raw_line()), 16)
+                if size == 0:
+                    raise EOFError("the stream has ended")
+                text += yield from self._raw_bytes(size)
+                yield from self._raw_line()
+            line, _, text = text.partition(b"\n")
+            last = self._take(line)
+
+    def _raw_line(self) -> Generator[None, bytes, bytes]:
+        while b"\n" not in self._raw:
+            self._raw += yield
+        line, _, self._raw = self._raw.partition(b"\n")
+        return line.strip()
+
+    def _raw_bytes(self, size: int) -> Generator[None, bytes, bytes]:
+        while len(self._raw) < size:
+            self._raw += yield
+        part, self._raw = self._raw[:size], self._raw[size:]
+        return part
+
+    def _take(self, text: bytes) -> bool:
+        """Take a line, and return whether it is the last. A line that answers no new mark is answered with one: so they never count from long ago."""
         line: dict[str, Any] = json.loads(text)
         if "valid_ms" in line:
             valid = line["valid_ms"] / 1000
@@ -370,7 +475,7 @@ class _Lease:
                 self._base = line["mark"]
                 self._sent = {mark: sent for mark, sent in self._sent.items() if mark >= line["mark"]}
             elif self._mark == self._base:
-                self._send_mark(send)
+                self._send_mark()
         if "lost" in line:
             self._lost = line.get("detail") or line["lost"]
         if "released" in line:
@@ -378,44 +483,55 @@ class _Lease:
             self._forgotten = line.get("detail", "") if line.get("forgotten") else None
         if "fence" in line:
             self.fence, self.slot = line["fence"], line.get("slot", 0)
-        return line
+        return "lost" in line or "released" in line
 
-    def _send_mark(self, send: Callable[[bytes], Any]) -> None:
+    def _send_mark(self) -> None:
         if not self._mutex.acquire(blocking=False):  # the end is being sent
             return
         try:
             if not self._asked:
                 self._mark += 1
                 self._sent[self._mark] = _clocks()
-                send(b"1\r\n\n\r\n")
+                self._send(b"1\r\n\n\r\n")
         finally:
             self._mutex.release()
 
     def _remember(self, value: Any) -> Any:
         """Have the end of the block tell the agent what the work of once has returned. Return it as those get it that ask later."""
-        text = json.dumps(value, allow_nan=False).encode()
+        try:
+            text = json.dumps(value, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as e:
+            raise LockNotRemembered(f"{_AGAIN}its result can't be written as JSON: {e}", value) from None
         if len(text) > 65536:
             raise LockNotRemembered(_AGAIN + "its result is longer than 64 KiB", value)
         self._value, self._word = json.loads(text), b"done " + text
         return self._value
 
-    def _send_end(self, failed: bool, send: Callable[[bytes], Any]) -> None:
+    def _send_end(self, failed: bool) -> None:
         """Ask for the end: send the end of the request's body, once."""
         self._lost = self._lost or "it was released"
         with self._mutex:
             if not self._asked:
-                send((b"" if failed or not self._word else _chunk(self._word)) + b"0\r\n\r\n")
+                self._send((b"" if failed or not self._word else _chunk(self._word)) + b"0\r\n\r\n")
                 self._asked = True  # not before: a signal handler in between waits for the answer
 
     def _ended(self, line: Any) -> None:
         """Note that nothing more will come. An end that this side didn't ask for is a loss, whoever has asked for it."""
         self._lost = self._lost or ("somebody else has ended it" if line is None else f"the connection to the agent has ended: {line}")
+        self._over = True
 
     def _judge(self, failed: bool, doubt: Optional[str]) -> None:
         if not failed and (doubt or self._released is False):
             raise LockLost(doubt or "the lock had ended before the end of the work")
         if not failed and self._word and self._forgotten is not None:
             raise LockNotRemembered(_AGAIN + self._forgotten, self._value)
+
+    def _failure(self, e: Exception) -> LockError:
+        """Return the error of a lock that can't be had because of another error."""
+        if isinstance(e, socket.timeout):
+            return LockError(f"no lock from the agent at {self._agent.address}: it does not answer in time")
+        text = f"no {'lock from the ' if self._seen else ''}agent at {self._agent.address}: {e}"
+        return LockUnavailable(text, 1, self._seen) if isinstance(e, (OSError, EOFError)) or self._seen == 0 else LockError(text)
 
 
 class Hold(_Lease):
@@ -426,87 +542,83 @@ class Hold(_Lease):
 
     _connection: socket.socket
 
-    def __init__(self, agent: Agent, ask: dict[str, Any]) -> None:
-        super().__init__(ask)
-        self._agent, self._ask, self._thread = agent, ask, threading.get_ident()
-
-    def _enter(self, wait: Seconds) -> None:
-        self._refuse_own()
-        tries = _Tries(self._agent, wait)
-        while True:
-            try:
-                self._acquire(tries.left())
-                break
-            except LockError as e:
-                time.sleep(tries.pause(e))
-        self._reader = threading.Thread(target=self._read, name="redlock", daemon=True)
-        self._reader.start()
-        self._siblings.add(self)
-
-    def _close(self) -> None:
-        """End the lock, if it has not ended, in the process that took it."""
-        if hasattr(self, "_connection") and os.getpid() == self._pid:
-            self._lost = self._lost or "it was released"
-            _close(self._connection)
-
-    def _acquire(self, left: Seconds) -> None:
-        self._begin()
+    def _acquire(self) -> None:
+        self._idle = False
         try:
-            self._connection = self._agent._connect()
-        except OSError as e:
-            raise self._agent._silence(f"no agent at {self._agent.address}: {e}") from None
-        try:
-            self._connection.sendall(self._agent._request(self._ask, left))
-            self._lines = _Response(self._connection)
-            self._agent._require_agent(self._lines.header)
-            if self._lines.status != 200:
-                raise self._agent._refusal(self._lines.status, self._lines.header, self._lines.rest())
-            self._next()
-            while not self.held:  # after a wait of many minutes, only the answer to the mark is new enough
-                self._next()
+            self._connect()
+            self._seen = 1
+            self._send(self._agent._request(self._ask, self._tries.left()))
+            while self._late():  # after a wait of many minutes, only the answer to the mark is new enough
+                if self._over:
+                    raise EOFError(self._lost)
+                self._feed(self._connection.recv(65536))
             self._connection.settimeout(None)
         except _BROKEN as e:
-            _close(self._connection)
-            raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {e}") from None
-        except BaseException:
-            _close(self._connection)
-            raise
+            raise self._failure(e) from None
+        self._reading = threading.Lock()
+        self._reading.acquire()
+        _thread.start_new_thread(self._read, ())  # threading.Thread isn't for signal handlers that raise
 
-    def _refuse_own(self) -> None:
-        """Raise LockError if this thread holds one of the keys, and would wait for itself until that is lost."""
-        self._siblings: weakref.WeakSet[Hold] = _mine.__dict__.setdefault("locks", weakref.WeakSet())
-        if float(self._ask.get("wait", "1s")[:-1]) == 0 or self._ask.get("concurrency", 1) != 1:
-            return
-        for other in list(self._siblings):
-            if other._agent.address == self._agent.address and set(other._ask["keys"]) & set(self._ask["keys"]) and other.held:
-                raise LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant")
+    def _connect(self) -> None:
+        patience = self._agent.patience
+        if self._agent._to is None:
+            self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            _connections.add(self._connection)
+            self._connection.settimeout(patience)
+            self._connection.connect(self._agent.address)
+        else:
+            self._connection = socket.create_connection(self._agent._to, patience)
+            _connections.add(self._connection)
 
-    def _release(self, failed: bool) -> None:
-        """Release the lock, in the process that took it. Raise LockLost if it had been lost, unless the work has failed anyway."""
-        doubt = self._doubt()
-        self._siblings.discard(self)
-        if os.getpid() == self._pid:
-            try:
-                self._connection.settimeout(_PATIENCE_AT_END)
-                self._send_end(failed, self._connection.sendall)
-                if not sys.is_finalizing():  # then the reader stands still
-                    self._reader.join(_PATIENCE_AT_END)
-            except OSError:
-                pass
-        self._judge(failed, doubt)
-
-    def _next(self) -> dict[str, Any]:
-        return self._take(self._lines.line(), self._connection.sendall)
+    def _send(self, data: bytes) -> None:
+        self._connection.sendall(data)
 
     def _read(self) -> None:
         """Read until the last line."""
         end = None
         try:
-            while not self._next().keys() & {"released", "lost"}:
-                pass
+            while not self._over:
+                self._idle = True
+                data = self._connection.recv(65536)
+                self._idle = False
+                self._feed(data)
         except _BROKEN as e:
             end = e
         self._ended(end)
+        self._reading.release()
+
+    def _catch_up(self) -> None:  # it is the reader who reads
+        until = time.monotonic() + 1
+        while not self._over and self._late() and self._behind() and time.monotonic() < until and not sys.is_finalizing():
+            time.sleep(0.001)
+
+    def _behind(self) -> bool:
+        """Whether the reader has not taken in yet what has arrived."""
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._connection, selectors.EVENT_READ)
+                return not self._idle or bool(selector.select(0))
+        except (OSError, ValueError):
+            return False
+
+    def _release(self, failed: bool) -> None:
+        """Release the lock. Raise LockLost if it had been lost, unless the work has failed anyway."""
+        doubt = self._doubt()
+        if doubt is None:
+            with contextlib.suppress(OSError):
+                self._connection.settimeout(_PATIENCE_AT_END)
+                self._send_end(failed)
+                if not sys.is_finalizing() and self._reading.acquire(timeout=_PATIENCE_AT_END):  # then the reader stands still
+                    self._reading.release()
+        self._judge(failed, doubt)
+
+    def _close(self) -> None:
+        """End the lock, if it has not ended, in the process that took it."""
+        self._lost = self._lost or "it was released"
+        if hasattr(self, "_connection") and os.getpid() == self._pid:
+            _close(self._connection)
+
+    _abandon = _close
 
 
 class AsyncAgent(_Base["AsyncLock"]):
@@ -519,10 +631,11 @@ class AsyncAgent(_Base["AsyncLock"]):
             wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
         """As Agent.once_per."""
         begun = False
+        _refuse_later(work)
         try:
             async with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
                 begun = True
-                await work(hold)
+                await _result(work(hold))
         except LockDone:
             if begun:  # it is the work's
                 raise
@@ -534,10 +647,11 @@ class AsyncAgent(_Base["AsyncLock"]):
         """As Agent.once."""
         value: T
         begun = False
+        _refuse_later(work)
         try:
             async with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
                 begun = True
-                value = hold._remember(await work(hold))
+                value = hold._remember(await _result(work(hold)))
         except LockDone as e:
             if begun:  # it is the work's
                 raise
@@ -545,223 +659,216 @@ class AsyncAgent(_Base["AsyncLock"]):
         return value
 
 
-class AsyncLock:
+class AsyncLock(_Lock["AsyncHold"]):
     """As Lock: each async with takes it anew, also at the same time in other tasks."""
 
-    def __init__(self, agent: AsyncAgent, ask: dict[str, Any], wait: Seconds) -> None:
-        self._agent, self._ask, self._wait = agent, ask, wait
-        self._holds: list[tuple[Any, AsyncHold]] = []
+    _who = "task"
 
-    def __del__(self) -> None:
-        for _, hold in getattr(self, "_holds", ()):
-            hold._abandon()
+    def _owner(self) -> Any:
+        """Return what stands for this task. A hold is for the task that calls acquire(), also if asyncio.wait_for has another one run it."""
+        return _task()
 
     async def __aenter__(self) -> AsyncHold:
-        return await self._take({})
+        return await self._take(_task(), False)
 
-    async def _take(self, keep: dict[AsyncHold, AsyncLock]) -> AsyncHold:
-        hold = AsyncHold(self._agent, self._ask)
-        try:
-            await hold._enter(self._wait)
-            self._holds.append((asyncio.current_task(), hold))
-            keep[hold] = self
-            return hold
-        except BaseException:
-            self._drop(hold)
-            raise
+    async def _take(self, owner: Any, kept: bool) -> AsyncHold:
+        owner = owner or _task()
+        self._refuse_own(owner)
+        tries = _Tries(self._agent, self._ask, self._wait)
+        while True:
+            hold = AsyncHold(self._agent, self._ask, tries, owner, kept)
+            try:
+                await hold._acquire()
+                return self._keep(hold)
+            except LockUnavailable as e:
+                hold._close()
+                pause = tries.pause(e)
+            except BaseException:  # also when the task is canceled
+                self._drop(hold)
+                raise
+            await asyncio.sleep(pause)
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        mine = None
-        try:
-            mine = self._current()
-            self._holds.remove(mine)
-            await mine[1]._release(failed=kind is not None)
-        finally:
-            self._drop((mine or self._current())[1])
+        await self._end(self._leaving(_task()), kind is not None)
 
-    def _drop(self, hold: AsyncHold) -> None:
-        self._holds = [mine for mine in self._holds if mine[1] is not hold]
-        _acquired.pop(hold, None)
-        hold._close()
+    async def _end(self, hold: AsyncHold, failed: bool) -> None:
+        try:
+            await hold._release(failed)
+        finally:
+            self._drop(hold)
 
     def __call__(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        _refuse_later(work)
+
         @functools.wraps(work)
         async def locked(*args: Any, **named: Any) -> T:
             async with self:
-                return await work(*args, **named)
+                value: T = await _result(work(*args, **named))
+                return value
         return locked
 
-    async def acquire(self) -> bool:
-        """As Lock.acquire."""
+    def acquire(self) -> Coroutine[Any, Any, bool]:
+        """As Lock.acquire, for the task that calls it."""
+        return self._acquire(_task())
+
+    async def _acquire(self, owner: Any) -> bool:
         try:
-            await self._take(_acquired)
+            await self._take(owner, True)
         except LockHeld:
             return False
         return True
 
-    async def release(self, failed: bool = False) -> None:
-        """As Lock.release, in this task."""
-        await self.__aexit__(LockError if failed else None, None, None)
+    def release(self, failed: bool = False) -> Coroutine[Any, Any, None]:
+        """As Lock.release, for the task that calls it."""
+        return self._release(_task(), failed)
 
-    def _current(self) -> tuple[Any, AsyncHold]:
-        holds = list(self._holds)
-        if not holds:
-            raise LockLost("the lock is held in its with block only")
-        task = asyncio.current_task()
-        return next((hold for hold in reversed(holds) if hold[0] is task), holds[-1])
-
-    @property
-    def held(self) -> bool:
-        """As Lock.held, in this task."""
-        return bool(self._holds) and self._current()[1].held
-
-    def check(self) -> None:
-        """As Lock.check, in this task."""
-        self._current()[1].check()
-
-    @property
-    def fence(self) -> int:
-        """As Lock.fence, in this task."""
-        return self._current()[1].fence
-
-    @property
-    def slot(self) -> int:
-        """As Lock.slot, in this task."""
-        return self._current()[1].slot
+    async def _release(self, owner: Any, failed: bool) -> None:
+        await self._end(self._mine(owner or _task(), True), failed)
 
 
-class AsyncHold(_Lease):
+class AsyncHold(_Lease, asyncio.Protocol):
     """What an async with block has: as Hold."""
 
-    def __init__(self, agent: AsyncAgent, ask: dict[str, Any]) -> None:
-        super().__init__(ask)
-        self._agent, self._ask = agent, ask
+    _out: asyncio.Transport
+    _failed: Optional[Exception] = None  # why there is no lock
+    _catching_up = False
 
-    async def _enter(self, wait: Seconds) -> None:
-        tries = _Tries(self._agent, wait)
-        while True:
-            try:
-                await self._acquire(tries.left())
-                break
-            except LockError as e:
-                await asyncio.sleep(tries.pause(e))
-        self._reader = asyncio.ensure_future(self._read())
-        self._reader.add_done_callback(lambda _: _acquired.pop(self, None))  # also when the loop ends
-
-    async def _acquire(self, left: Seconds) -> None:
-        self._begin()
-        patience, (family, to) = self._agent.patience, self._agent._to()
+    async def _acquire(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._news, self._gone = self._loop.create_future(), self._loop.create_future()
         try:
-            if family == socket.AF_UNIX:
-                opening = asyncio.open_unix_connection(to)
+            if self._agent._to is None:
+                opening: Any = self._loop.create_unix_connection(lambda: self, self._agent.address)
             else:
-                opening = asyncio.open_connection(*to)
-            self._in, self._out = await asyncio.wait_for(opening, patience)
-        except (OSError, asyncio.TimeoutError) as e:
-            raise self._agent._silence(f"no agent at {self._agent.address}: {e}") from None
-        copied = getattr(self._out.get_extra_info("socket"), "_sock", None)
-        if copied is not None:  # uvloop shows none: there, a child keeps its copy
-            _connections.add(copied)
-        try:
-            self._out.write(self._agent._request(self._ask, left))
-            status = 102  # of an agent that lives, and has no lock yet
-            while status == 102:
-                status, header = await _in_time(self._head(), patience)
-            await _in_time(self._first(status, header), patience)
-        except (*_BROKEN, asyncio.TimeoutError) as e:
-            self._out.close()
-            raise self._agent._silence(f"no lock from the agent at {self._agent.address}: {str(e) or 'it does not answer in time'}") from None
-        except BaseException:  # also when the task is canceled
-            self._out.close()
-            raise
-
-    async def _head(self) -> tuple[int, dict[str, str]]:
-        status = int((await self._raw_line()).split()[1])
-        header = {}
-        while (line := await self._raw_line()):
-            name, _, value = line.decode("latin-1").partition(":")
-            header[name.lower()] = value.strip()
-        return status, header
-
-    async def _first(self, status: int, header: dict[str, str]) -> None:
-        self._agent._require_agent(header)
-        if status != 200:
-            raise self._agent._refusal(status, header, await self._in.readexactly(int(header["content-length"])))
-        self._text = b""
-        await self._next()
-        while not self.held:
-            await self._next()
-
-    async def _raw_line(self) -> bytes:
-        line = await self._in.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError("the connection has ended")
-        return line.strip()
-
-    async def _next(self) -> dict[str, Any]:
-        while b"\n" not in self._text:
-            size = int(await self._raw_line(), 16)
-            if size == 0:
-                raise EOFError("the stream has ended")
-            self._text += await self._in.readexactly(size)
-            await self._raw_line()
-        line, _, self._text = self._text.partition(b"\n")
-        return self._take(line, self._out.write)
-
-    async def _read(self) -> None:
-        end = None
-        try:
-            while not (await self._next()).keys() & {"released", "lost"}:
-                pass
+                opening = self._loop.create_connection(lambda: self, *self._agent._to)
+            try:
+                self._out, _ = await asyncio.wait_for(opening, self._agent.patience)
+            except asyncio.TimeoutError:
+                raise OSError("it does not answer in time") from None
+            copied = getattr(self._out.get_extra_info("socket"), "_sock", None)
+            if copied is not None:  # uvloop shows none: there, a child keeps its copy
+                _connections.add(copied)
+            self._seen = 1
+            self._send(self._agent._request(self._ask, self._tries.left()))
+            while self._late():
+                if self._over:
+                    raise self._failed or EOFError(self._lost)
+                await self._hear()
         except _BROKEN as e:
-            end = e
-        self._ended(end)
+            raise self._failure(e) from None
+        finally:
+            self._failed = None  # which refers to this
+        self._keeper = asyncio.ensure_future(self._keep())
+
+    async def _hear(self) -> None:
+        """Wait for the agent to say something."""
+        self._news = self._loop.create_future()
+        await asyncio.wait({self._news}, timeout=self._agent.patience)
+        if not self._news.done():
+            self._catch_up()
+        if not self._news.done():
+            raise socket.timeout
+
+    async def _keep(self) -> None:
+        """Wait for the end of the lock, or of the loop."""
+        try:
+            await self._gone
+        finally:
+            self._close()
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        try:
+            self._feed(data)
+        except (LockError, *_BROKEN) as e:
+            self._failed = e
+            self._ended(e)
+        if not self._news.done():
+            self._news.set_result(None)
+
+    def eof_received(self) -> None:
+        self.data_received(b"")
+
+    def connection_lost(self, e: Optional[Exception]) -> None:
+        self._ended(e)
+
+    def _ended(self, line: Any) -> None:
+        super()._ended(line)
+        for future in self._news, self._gone:
+            if not future.done():
+                future.set_result(None)
+
+    def _send(self, data: bytes) -> None:
+        self._out.write(data)
+
+    def _catch_up(self) -> None:
+        """Read in place of the loop, but not in a signal handler that may have interrupted it: then no task runs."""
+        if self._catching_up or _task() is None or self._loop is not asyncio.get_running_loop():
+            return
+        try:
+            self._catching_up = True
+            own = self._out.get_extra_info("socket")
+            with socket.fromfd(own.fileno(), own.family, own.type) as copy:
+                copy.setblocking(False)
+                while not self._over:
+                    self.data_received(copy.recv(65536))
+        except OSError:  # there is nothing more
+            pass
+        finally:
+            self._catching_up = False
 
     async def _release(self, failed: bool) -> None:
         doubt = self._doubt()
-        if os.getpid() == self._pid:
-            try:
-                self._send_end(failed, self._out.write)
-                await asyncio.wait_for(asyncio.shield(self._reader), _PATIENCE_AT_END)
-            except (OSError, asyncio.TimeoutError):
-                pass
+        if doubt is None:
+            self._send_end(failed)
+            await asyncio.wait({self._gone}, timeout=_PATIENCE_AT_END)
         self._judge(failed, doubt)
 
     def _close(self) -> None:
         """End the lock, if it has not ended."""
         self._lost = self._lost or "it was released"
-        if os.getpid() != self._pid:
-            return
-        for name, end in (("_reader", "cancel"), ("_out", "close")):
-            if hasattr(self, name):
-                getattr(getattr(self, name), end)()
+        if os.getpid() == self._pid:
+            for name, end in (("_keeper", "cancel"), ("_out", "abort")):
+                if hasattr(self, name):
+                    getattr(getattr(self, name), end)()
 
     def _abandon(self) -> None:
         """Have the loop end the lock, from any thread."""
         if os.getpid() == self._pid:
             with contextlib.suppress(RuntimeError):  # of a loop that is closed, and its connections
-                self._reader.get_loop().call_soon_threadsafe(self._close)
+                self._loop.call_soon_threadsafe(self._close)
 
 
-def _plain(work: Callable[..., T]) -> Callable[..., T]:
-    """Refuse a function that would only begin its work under the lock."""
-    if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
-        raise TypeError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
-    return work
-
-
-async def _in_time(work: Coroutine[Any, Any, T], patience: float) -> T:
-    """Return what a coroutine returns, or raise TimeoutError. Unlike wait_for, it takes what has arrived while the loop stood still."""
-    task = asyncio.ensure_future(work)
+def _task() -> Optional[weakref.ref[asyncio.Task[Any]]]:
+    """Return what stands for this task, and keeps nothing that the task refers to."""
     try:
-        await asyncio.wait({task}, timeout=patience)
-        if not task.done():
-            await asyncio.sleep(0)
-        if not task.done():
-            raise asyncio.TimeoutError
-        return task.result()
-    finally:
-        task.cancel()
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+    return weakref.ref(task) if task else None
+
+
+async def _result(work: Any) -> Any:
+    """Return what an async function returns, or a plain one has returned already."""
+    return await work if inspect.isawaitable(work) else work
+
+
+def _refuse_later(work: Callable[..., Any], *kinds: Callable[[Any], bool]) -> None:
+    """Refuse a function that would only begin its work under the lock."""
+    if any(later(work) for later in (inspect.isgeneratorfunction, inspect.isasyncgenfunction, *kinds)):
+        raise LockError("the lock would end before the work begins: AsyncAgent is for async functions, and a with statement for generators")
+
+
+def _seconds(name: str, seconds: float) -> str:
+    """Return a time as the agent reads it. Only a wait may be 0."""
+    try:
+        text = f"{seconds:f}"
+        if 0 < float(text) < 1e9 or name == "wait" and float(text) == 0:
+            return text + "s"
+    except (TypeError, ValueError):
+        pass
+    raise LockError(f"{name} {seconds!r}: want a number of seconds {'of 0 or more' if name == 'wait' else 'above 0'}")
 
 
 def _chunk(text: bytes) -> bytes:
@@ -775,10 +882,8 @@ def _clocks() -> tuple[float, float]:
 
 def _close(connection: socket.socket) -> None:
     """Close a connection also if a child has a copy of it."""
-    try:
+    with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     connection.close()
 
 
@@ -790,50 +895,3 @@ def _close_copies() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_copies)
-
-
-class _Response:
-    """A response of HTTP, as it comes. It has no file of the connection's: that has a mutex, which may stay locked in a child."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._raw, self._text = connection, b"", b""
-        self.status = 102  # of an agent that lives, and has no lock yet
-        while self.status == 102:
-            self.status = int(self._raw_line().split()[1])
-            self.header: dict[str, str] = {}
-            while (line := self._raw_line()):
-                name, _, value = line.decode("latin-1").partition(":")
-                self.header[name.lower()] = value.strip()
-
-    def _more(self) -> None:
-        part = self._connection.recv(65536)
-        if not part:
-            raise OSError("the connection has ended")
-        self._raw += part
-
-    def _raw_line(self) -> bytes:
-        while b"\n" not in self._raw:
-            self._more()
-        line, _, self._raw = self._raw.partition(b"\n")
-        return line.strip()
-
-    def _raw_bytes(self, size: int) -> bytes:
-        while len(self._raw) < size:
-            self._more()
-        part, self._raw = self._raw[:size], self._raw[size:]
-        return part
-
-    def line(self) -> bytes:
-        """Return the next line of a body in chunks."""
-        while b"\n" not in self._text:
-            size = int(self._raw_line(), 16)
-            if size == 0:
-                raise OSError("the stream has ended")
-            self._text += self._raw_bytes(size)
-            self._raw_line()
-        line, _, self._text = self._text.partition(b"\n")
-        return line
-
-    def rest(self) -> bytes:
-        """Return a body with a length."""
-        return self._raw_bytes(int(self.header["content-length"]))

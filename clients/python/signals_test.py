@@ -89,6 +89,12 @@ def kept(_):
         lock.release()
 
 
+def in_a_block(_):
+    with lock:
+        if lock.held:
+            lock.check()
+
+
 def in_task(key):
     async def work():
         global hold
@@ -133,7 +139,7 @@ warnings.simplefilter("ignore")  # coroutines that were never awaited, since the
 loop.set_exception_handler(lambda *_: None)
 sys.unraisablehook = lambda what: None if what.exc_type is Interrupt else sys.__unraisablehook__(what)
 for name, *how in (("raises", plain, interrupt), ("raises in once", once, interrupt), ("raises without a block", kept, interrupt, rescue),
-                   ("asks", kept, ask), ("releases", kept, release),
+                   ("asks", kept, ask), ("asks in a block", in_a_block, ask), ("releases", kept, release),
                    ("raises in a task", in_task, interrupt), ("asks in a task", kept_in_task, ask)):
     print(name, at_each_line(*how), flush=True)
 

@@ -1,17 +1,26 @@
 """Run by clients_test.go: takes a lock, and prints what becomes of it."""
 
 import asyncio
+import copy
+import ctypes
+import decimal
 import json
+import logging
 import os
+import pathlib
 import pickle
 import random
+import socket
 import sys
+import tempfile
 import threading
 import time
 
+import redlock_agent
 from redlock_agent import Agent, AsyncAgent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable
 
 mode, *keys = sys.argv[1:]
+keep = float(os.environ.get("KEEP", "3600"))
 agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None, patience=float(os.environ.get("PATIENCE", "10")))
 options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold", "heartbeat") if os.environ.get(name.upper())}
 if os.environ.get("CONCURRENCY"):
@@ -68,9 +77,9 @@ def compete(key):
 
 def own(key):
     """Try what only Python has."""
-    copy = pickle.loads(pickle.dumps(LockHeld("another has the lock", 7)))  # from a pool of processes
-    assert (str(copy), copy.retry_after) == ("another has the lock", 7), copy
-    shared, inside, most = agent.lock(key), [], []  # by threads
+    held = pickle.loads(pickle.dumps(LockHeld("another has the lock", 7)))  # from a pool of processes
+    assert (str(held), held.retry_after) == ("another has the lock", 7), held
+    shared, inside, most = agent.lock(key, ttl=6), [], []  # by threads
 
     def enter():
         for _ in range(3):
@@ -87,15 +96,6 @@ def own(key):
     for thread in threads:
         thread.join()
     assert most == [1] * 9, most
-    with shared:  # in itself
-        try:
-            with agent.lock(key):
-                raise AssertionError("two have the lock")
-        except LockHeld:
-            raise
-        except LockError as e:
-            assert "itself" in str(e), e
-
     @shared
     def double(n):
         assert shared.held
@@ -103,9 +103,116 @@ def own(key):
 
     assert double(2) == 4 and double.__name__ == "double"
     assert shared.acquire() and shared.held
-    assert not agent.lock(key, wait=0).acquire()
+    threads = [threading.Thread(target=other, args=(shared,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    for copied in copy.copy(shared), pickle.loads(pickle.dumps(shared)):
+        assert not copied.held
+    del copied
+    shared.check()
+    busy()
+    shared.check()
     shared.release()
+    with shared as hold:
+        fails(lambda: copy.copy(hold), LockError)
+        fails(shared.release, LockLost)
+    unwritable(key + "unwritable")
+    refused()
+    silent()
     asyncio.run(own_async(key))
+
+
+def other(shared):
+    """Have no hold, in a thread that may have the number of one that is over."""
+    assert not shared._agent.lock(*shared._ask["keys"], wait=0).acquire() and not shared.held
+    for ask in shared.check, shared.release, lambda: shared.fence:
+        fails(ask, LockLost)
+
+
+def fails(call, kind):
+    """Return the error of a call."""
+    try:
+        call()
+    except kind as e:
+        return e
+    raise AssertionError(f"no {kind}")
+
+
+def busy():
+    """Keep all threads waiting for longer than a lease of 6 s, which the agent renews."""
+    ctypes.PyDLL(None).usleep(8_000_000)
+
+
+def unwritable(key):
+    """Have a result that JSON lacks: the work is done, and the error has its value. To remember it for no time is refused before the work."""
+    for once in agent.once, agent.once_per:
+        for time_to_keep in 1e-7, float("nan"), "1h":
+            fails(lambda: once(key, time_to_keep, lambda hold: os._exit(1)), LockError)
+        fails(lambda: once(key, 60, own_async), LockError)
+    for value in float("inf"), {(): 1}:
+        assert fails(lambda: agent.once(key, 60, lambda hold: value), LockNotRemembered).value is value
+
+
+def refused():
+    """Name what can't be."""
+    for address in "a.sock", "localhost", "http://127.0.0.1:7070", "127.0.0.1:70000", 7070, None:
+        fails(lambda: Agent(address), LockError)
+    fails(lambda: Agent("h:1", b"token"), LockError)
+    fails(lambda: Agent("h:1", "a\nb"), LockError)
+    assert Agent(pathlib.Path("/a/s")).address == Agent("unix:/a/s").address == "/a/s"
+    for options in {"wait": -1}, {"wait": "5s"}, {"ttl": 0}, {"label": b"pay"}:
+        fails(lambda: agent.lock("k", **options), LockError)
+    for key in ["a", "b"], b"k", "\udc80":
+        assert "\udc80" not in str(fails(lambda: agent.lock(key), LockError))
+    assert "No such file" in str(fails(agent_at("/nonexistent/s").lock("k", wait=60).acquire, LockUnavailable))
+
+
+def agent_at(address):
+    return pickle.loads(pickle.dumps(Agent(address, "the token\n")))
+
+
+def answering(body):
+    """Return the socket of an agent that says this to one client, and then nothing."""
+    path = tempfile.mkdtemp() + "/s"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen()
+
+    def serve():
+        connection, _ = server.accept()
+        while b"}" not in (request := connection.recv(65536)):
+            pass
+        assert b"Bearer the token\r\n" in request
+        connection.sendall(b"HTTP/1.1 200 OK\r\nRedlock-Agent: 1\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
+        connection.recv(1)
+        connection.recv(65536)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return path
+
+
+def silent():
+    """Lose a lock to an agent that says nothing more: its block ends without its answer. Wait for long."""
+    lock = agent_at(answering(b'{"fence":7,"mark":0,"valid_ms":1500}\n')).lock("k", label="pay")
+    redlock_agent._PATIENCE_AT_END, patience = 1e6, redlock_agent._PATIENCE_AT_END
+    fails(lambda: until_lost(lock), LockLost)
+    redlock_agent._PATIENCE_AT_END = patience
+    told = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger("redlock_agent").addHandler(handler)
+    tries = redlock_agent._Tries(lock._agent, lock._ask, 60)
+    for passed in 9, 2, 2:
+        tries._since -= passed
+        tries.tell()
+    assert told == ["still waiting for a lock after 10 s: pay"], told
+
+
+def until_lost(lock):
+    with lock as hold:
+        while hold.held:
+            time.sleep(0.02)
 
 
 def loss(hold):
@@ -135,15 +242,34 @@ async def own_async(key):
     await asyncio.gather(*(enter() for _ in range(3)))
     assert most == [1] * 9, most
     async with lock:
-        try:
-            async with agent.lock(key, wait=0):
+        for wait in None, 0:
+            try:
+                await agent.lock(key, wait=wait).acquire()
                 raise AssertionError("two holders")
-        except LockHeld as e:
-            assert e.retry_after >= 1
+            except LockError as e:
+                assert "would wait for itself" in str(e), e
+        assert not await asyncio.create_task(other_task(lock))
         waiter = asyncio.ensure_future(agent.lock(key).acquire())
         await asyncio.sleep(0.05)
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
+    slots = agent.lock(key + "slots", concurrency=2)
+    await asyncio.wait_for(slots.acquire(), 60)  # before Python 3.12 in a task of its own
+    slot, there, stop = slots.slot, asyncio.Event(), asyncio.Event()
+
+    async def beside():
+        async with slots:
+            there.set()
+            await stop.wait()
+            slots.check()
+
+    task = asyncio.ensure_future(beside())
+    await there.wait()
+    assert slots.held and slots.slot == slot
+    await asyncio.shield(slots.release())
+    assert not slots.held
+    stop.set()
+    await task
 
     @lock
     async def double(n):
@@ -161,6 +287,12 @@ async def own_async(key):
     assert await agent.once_per(key + "per", 3600, work) and not await agent.once_per(key + "per", 3600, work)
     assert await agent.once(key + "once", 3600, work) == await agent.once(key + "once", 3600, work) == {"n": 1}
     assert len(ran) == 2, ran
+    for _ in range(2):  # a plain function
+        assert await agent.once(key + "plain", 3600, lambda hold: ran.append(hold.fence)) is None
+    assert len(ran) == 3, ran
+    async with agent.lock(key + "busy", ttl=6) as hold:
+        busy()
+        hold.check()
     try:
         async with agent.lock(key, max_hold=0.5) as hold:
             while "max_hold" not in loss(hold):  # the agent says why a moment after the client knows that
@@ -168,6 +300,16 @@ async def own_async(key):
         raise AssertionError("the loss is silent")
     except LockLost as e:
         assert "max_hold" in str(e), e
+
+
+async def other_task(lock):
+    for ask in lock.release(), asyncio.to_thread(lock.check):
+        try:
+            await ask
+            raise AssertionError("another task has the lock")
+        except LockLost:
+            pass
+    return lock.held or await lock._agent.lock(*lock._ask["keys"], wait=0).acquire()
 
 
 def work(hold):
@@ -186,12 +328,20 @@ try:
     elif mode == "own":
         own(keys[0])
     elif mode == "once_per":
-        print("ran", str(agent.once_per(keys[0], 3600, work, **options)).lower())
+        print("ran", str(agent.once_per(keys[0], keep, work, **options)).lower())
     elif mode == "once":
-        print("value", json.dumps(agent.once(keys[0], 3600, work, **options), separators=(",", ":")))
+        print("value", json.dumps(agent.once(keys[0], keep, work, **options), separators=(",", ":")))
     elif mode == "equal":  # although JSON has neither tuples nor numbers as keys
         first, later = [agent.once(keys[0], 3600, lambda hold: {1: (2, 3)}, **options) for _ in range(2)]
         print("equal", str(first == later).lower())
+    elif mode == "nested":
+        with agent.lock(keys[0], **options), agent.lock(keys[0], **options):
+            print("two have the lock")
+    elif mode == "unwritable":
+        try:
+            agent.once(keys[0], keep, lambda hold: decimal.Decimal("9.99"))
+        except LockNotRemembered as e:
+            print("unwritable, and its value is there:", e.value == decimal.Decimal("9.99"), e)
     elif mode == "kept":
         lock = agent.lock(keys[0], **options)
         lock.acquire()
@@ -199,6 +349,8 @@ try:
         print("held", lock.fence)
         lock.release()
     else:
+        if mode == "period":
+            options["once_per"] = keep
         with agent.lock(*keys, **options) as lock:
             print("held", lock.slot if "concurrency" in options else lock.fence, flush=True)
             left = "FORK" in os.environ and fork(lock, os.environ["FORK"])
@@ -218,7 +370,7 @@ except LockLost as e:
 except LockUnavailable as e:
     print("unavailable", e.retry_after)
 except LockDone as e:
-    print("already", e)
+    print("already", f"{e}, retry after {e.retry_after}" if e.retry_after else e)
 except LockNotRemembered as e:
     print("forgotten", json.dumps(e.value, separators=(",", ":")), e)
 except LockError as e:

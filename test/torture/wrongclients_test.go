@@ -15,7 +15,6 @@ var wrongClients = map[string]map[string][]string{ // by what they do, and langu
 	"a child frees its parent's lock, and the parent isn't told": {
 		"python": {
 			"if os.getpid() != self._pid:", "if False:",
-			"if os.getpid() == self._pid:", "if True:",
 			"os.register_at_fork(after_in_child=_close_copies)", "pass",
 			`self._lost = self._lost or (`, `self._lost = self._lost and (`,
 		},
