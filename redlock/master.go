@@ -158,9 +158,20 @@ func Dial(urls ...string) ([]Master, error) { return DialTLS(nil, urls...) }
 // settings. A master's certificate must be for the host in its URL, unless the settings have a ServerName. The same is true of all nodes of a Redis
 // Cluster.
 func DialTLS(secure *tls.Config, urls ...string) ([]Master, error) {
+	return DialWith(func() Access { return Access{TLS: secure} }, urls...)
+}
+
+// Access is how processes get access to masters.
+type Access struct {
+	Username, Password string      // for masters whose URLs have neither
+	TLS                *tls.Config // as in DialTLS
+}
+
+// DialWith is Dial with an access that may change while a Locker runs: each new connection asks for it. Whether there is a TLS config must not change.
+func DialWith(access func() Access, urls ...string) ([]Master, error) {
 	masters := make([]Master, 0, len(urls))
 	for i, u := range urls {
-		m, err := dial(u, secure)
+		m, err := dial(u, access)
 		if err != nil {
 			return nil, fmt.Errorf("redlock: master %d of %d: %w", i+1, len(urls), err)
 		}
@@ -174,7 +185,7 @@ const sentinelAdvice = "Sentinel is not supported: a replica that it promotes ma
 
 const urlForms = "want redis://host:port or valkey://host:port, rediss:// or valkeys:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path or memory://"
 
-func dial(text string, secure *tls.Config) (protocol.Master, error) {
+func dial(text string, access func() Access) (protocol.Master, error) {
 	if advice := whatToWrite(text); advice != "" {
 		return nil, errors.New(advice)
 	}
@@ -204,14 +215,20 @@ func dial(text string, secure *tls.Config) (protocol.Master, error) {
 		if err := checkParameters(text, u.Query(), err, "client_name", "addr"); err != nil {
 			return nil, err
 		}
-		o.TLSConfig = secured(o.TLSConfig, secure)
+		if u.User == nil {
+			o.Username, o.Password, o.CredentialsProvider = credentials(access)
+		}
+		o.TLSConfig, o.Dialer = secured(o.TLSConfig, access)
 		return &cluster.Master{Cluster: wire.NewCluster(*o)}, nil
 	}
 	o, err := redis.ParseURL(u.String())
 	if err := checkParameters(text, u.Query(), err, "client_name", "db"); err != nil {
 		return nil, err
 	}
-	o.TLSConfig = secured(o.TLSConfig, secure)
+	if u.User == nil {
+		o.Username, o.Password, o.CredentialsProvider = credentials(access)
+	}
+	o.TLSConfig, o.Dialer = secured(o.TLSConfig, access)
 	return wire.New(*o), nil
 }
 
@@ -272,16 +289,30 @@ func checkParameters(text string, query url.Values, err error, allowed ...string
 	return nil
 }
 
-// secured returns the TLS settings for a URL: secure with the server name of own, the settings that go-redis has made from the URL. own is nil if the
-// URL doesn't ask for TLS.
-func secured(own, secure *tls.Config) *tls.Config {
-	if own == nil || secure == nil {
-		return own
+// credentials returns the present credentials, and a function that returns those of the time when it is called.
+func credentials(access func() Access) (username, password string, provider func() (string, string)) {
+	provider = func() (string, string) {
+		now := access()
+		return now.Username, now.Password
 	}
-	name := cmp.Or(secure.ServerName, own.ServerName)
-	secure = secure.Clone()
-	secure.ServerName = name
-	return secure
+	username, password = provider()
+	return username, password, provider
+}
+
+// secured returns the present TLS settings for a URL that go-redis has parsed into own, and a dialer with those of the time when it is called. Both
+// are nil if the URL doesn't ask for TLS; the dialer is also nil if the settings are the default ones.
+func secured(own *tls.Config, access func() Access) (config *tls.Config, dialer func(ctx context.Context, network, addr string) (net.Conn, error)) {
+	if own == nil || access().TLS == nil {
+		return own, nil
+	}
+	now := func() *tls.Config {
+		secure := access().TLS.Clone()
+		secure.ServerName = cmp.Or(secure.ServerName, own.ServerName)
+		return secure
+	}
+	return now(), func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return (&tls.Dialer{Config: now()}).DialContext(ctx, network, addr)
+	}
 }
 
 // whatToWrite returns advice for a text that is no URL, or that go-redis would take for a different server: redis:6379 for localhost, redis://a,b for

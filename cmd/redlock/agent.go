@@ -45,6 +45,7 @@ When it is told to end (TERM), it refuses new requests, ends all waits, and wait
 those who hold locks, for --grace. A lock that is still held then, or when it is told
 to end once more, is left to its ttl. With --replace, it takes the socket of an agent
 that is there already, which serves those who hold its locks to their end, and ends.
+On HUP, it reads --password-file and the files of --tls-… again, for new connections.
 
 ` + connect.Help,
 		Example:               `  redlock agent --masters redis://10.0.0.1:6379,redis://10.0.0.2:6379,redis://10.0.0.3:6379`,
@@ -94,6 +95,9 @@ type agentCommand struct {
 }
 
 func (a *agentCommand) run(ctx context.Context) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // at once, so that it never ends the agent
+	defer signal.Stop(hangup)
 	token, err := a.token()
 	if err != nil {
 		return err
@@ -108,6 +112,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 		return err
 	}
 	logger = locker.Logger() // a request doesn't wait for standard error
+	defer a.renewAt(hangup, logger)()
 	series.Watch(locker)
 	ctx, stop := untilSignaled(ctx)
 	defer stop()
@@ -144,6 +149,27 @@ func (a *agentCommand) run(ctx context.Context) error {
 		return err // without Close: it would release locks on which clients still rely
 	}
 	return locker.Close()
+}
+
+// renewAt reads the files with secrets again at each signal, until stop is called.
+func (a *agentCommand) renewAt(hangup <-chan os.Signal, logger *slog.Logger) (stop func()) {
+	stopping, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stopping:
+				return
+			case <-hangup:
+			}
+			if err := a.masters.Renew(); err != nil {
+				logger.Error("the password and the certificates stay as they were", "err", err)
+			} else {
+				logger.Info("the password and the certificates were read again, for new connections to the masters")
+			}
+		}
+	}()
+	return func() { close(stopping); <-ended }
 }
 
 // untilSignaled returns a context that ends when the process is told to end. The next signal ends the process at once, and leaves the locks to their

@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,7 +60,13 @@ func TestMasters(t *testing.T) {
 		{map[string]string{"REDLOCK_PASSWORD": "x"}, []string{"--masters", "rediss-cluster://a?addr=b:1", "--tls-server-name", "a"}, "rediss-cluster://:x@a?addr=b:1"},
 		{map[string]string{"REDLOCK_PASSWORD": "x"}, []string{"--masters", "redis://a", "--password-file", password}, "redis://:p%40ss@a"},
 	} {
-		urls, _, err := parse(t, c.env, c.args...).resolve()
+		s := parse(t, c.env, c.args...)
+		urls, err := s.urls()
+		if err = errors.Join(err, s.Renew()); err == nil {
+			for i, text := range urls {
+				urls[i] = WithUser(text, s.Username, s.access.Load().Password)
+			}
+		}
 		if got := strings.Join(urls, " "); err != nil || got != c.want {
 			t.Errorf("%q %q: %s, %v; want %s", c.env, c.args, got, err, c.want)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 
@@ -31,7 +32,8 @@ type Settings struct {
 	// AllowMemory has masters memory:// accepted, whose locks are those of this process alone.
 	AllowMemory bool
 
-	flags *pflag.FlagSet // of AddFlags
+	flags  *pflag.FlagSet // of AddFlags
+	access atomic.Pointer[redlock.Access]
 }
 
 // passwordVariable is the variable with the password, if no file has it. No flag has the password, because other users can see flags.
@@ -48,28 +50,49 @@ func (s *Settings) Open(opts ...redlock.Option) (*redlock.Locker, error) {
 
 // Resolve returns the masters, and the options of a locker on them.
 func (s *Settings) Resolve() ([]redlock.Master, Options, error) {
-	urls, secure, err := s.resolve()
+	urls, err := s.urls()
+	if err == nil {
+		err = s.Renew()
+	}
 	if err != nil {
 		return nil, Options{}, err
+	}
+	if s.access.Load().TLS != nil && !slices.ContainsFunc(urls, UsesTLS) {
+		return nil, Options{}, ErrNoTLS
 	}
 	o, err := s.Given.Options(s.name)
 	if err != nil {
 		return nil, o, err
 	}
-	masters, err := redlock.DialTLS(secure, urls...)
+	masters, err := redlock.DialWith(func() redlock.Access { return *s.access.Load() }, urls...)
 	if err != nil {
 		return nil, o, fmt.Errorf("masters: %w", err)
 	}
 	return masters, o, nil
 }
 
-// resolve reads the files and the environment. Its errors show no URLs, because these may have passwords.
-func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
+// Renew reads the files with the password and the certificates again. New connections of a locker of Open use them. With an error, the former content
+// stays in use.
+func (s *Settings) Renew() error {
+	password, err := s.password()
+	if err != nil {
+		return err
+	}
+	secure, err := s.tls()
+	if err != nil {
+		return err
+	}
+	s.access.Store(&redlock.Access{Username: s.Username, Password: password, TLS: secure})
+	return nil
+}
+
+// urls reads the file and the environment. Its errors show no URLs, because these may have passwords.
+func (s *Settings) urls() ([]string, error) {
 	given := s.Masters
 	if s.MastersFile != "" {
 		text, err := os.ReadFile(s.MastersFile)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--masters-file: %w", err)
+			return nil, fmt.Errorf("--masters-file: %w", err)
 		}
 		given = slices.Clone(given)
 		for line := range strings.Lines(string(text)) {
@@ -78,22 +101,14 @@ func (s *Settings) resolve() (urls []string, secure *tls.Config, err error) {
 		}
 	}
 	if len(given) == 0 {
-		return nil, nil, errors.New("no masters: want --masters, REDLOCK_MASTERS or --masters-file with the URL of a Redis server, or of three or five independent ones")
-	}
-	password, err := s.password()
-	if err != nil {
-		return nil, nil, err
+		return nil, errors.New("no masters: want --masters, REDLOCK_MASTERS or --masters-file with the URL of a Redis server, or of three or five independent ones")
 	}
 	for i, text := range given {
 		if strings.HasPrefix(text, "memory://") && !s.AllowMemory {
-			return nil, nil, fmt.Errorf("masters: number %d is memory://, whose locks no other process sees: want the URL of a Redis server", i+1)
+			return nil, fmt.Errorf("masters: number %d is memory://, whose locks no other process sees: want the URL of a Redis server", i+1)
 		}
-		urls = append(urls, WithUser(text, s.Username, password))
 	}
-	if secure, err = s.tls(); err == nil && secure != nil && !slices.ContainsFunc(urls, UsesTLS) {
-		err = ErrNoTLS
-	}
-	return urls, secure, err
+	return given, nil
 }
 
 func (s *Settings) password() (string, error) {
@@ -137,7 +152,7 @@ func (s *Settings) tls() (*tls.Config, error) {
 	if s.Certificate != "" {
 		own, err := tls.LoadX509KeyPair(s.Certificate, s.Key)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-cert: %w", err)
+			return nil, fmt.Errorf("--tls-cert %s and --tls-key %s: %w", s.Certificate, s.Key, err)
 		}
 		config.Certificates = []tls.Certificate{own}
 	}
