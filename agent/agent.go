@@ -1,5 +1,5 @@
 // Package agent is the lock for programs in any language: an HTTP server that holds a lock for a client until the client ends its request.
-// docs/agent.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket.
+// docs/protocol.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket.
 //
 //	a := agent.New(locker)
 //	listener, err := net.Listen("unix", "/run/redlock/redlock.sock")

@@ -113,11 +113,3 @@ func serveSocket(t *testing.T, serve func(net.Conn)) (path string) {
 	t.Cleanup(func() { _ = l.Close(); <-ended })
 	return path
 }
-
-func (a *realAgent) listens() bool {
-	c, err := net.Dial("unix", a.socket)
-	if err == nil {
-		_ = c.Close()
-	}
-	return err == nil
-}

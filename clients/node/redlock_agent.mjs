@@ -14,7 +14,7 @@
 //
 // The lock is held until the function has ended, or until this process ends. Call lock.check() before whatever must not happen twice:
 // code that keeps the event loop busy gets no signal. After such code await something first, so that this process hears whether the lock
-// is still held. docs/agent.md says how long a client may believe that it holds a lock.
+// is still held. docs/protocol.md says how long a client may believe that it holds a lock.
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import http from "node:http";

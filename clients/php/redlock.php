@@ -16,7 +16,7 @@
  * The lock is held until the function has returned, or until the script or the process ends; a child of pcntl_fork doesn't have it. PHP
  * does one thing at a time, so nothing tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times
  * during long work. A child or a command in the background that outlives a killed process keeps the lock: maxHold bounds that.
- * docs/agent.md says how long a client may believe that it holds a lock.
+ * docs/protocol.md says how long a client may believe that it holds a lock.
  */
 
 namespace Redlock;

@@ -17,7 +17,7 @@
         await pay(fence=lock.fence)
 
 The lock is held until the end of the block, or until this process ends; a child of os.fork doesn't have it. lock.check() and lock.held say
-whether it is still held: call one of them before whatever must not happen twice. docs/agent.md says how long a client may believe that.
+whether it is still held: call one of them before whatever must not happen twice. docs/protocol.md says how long a client may believe that.
 """
 
 from __future__ import annotations

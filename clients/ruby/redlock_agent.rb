@@ -13,7 +13,7 @@
 #     agent.once("order:42", 86_400) { pay }                 # and its value for a day to whoever asks later
 #
 # The lock is held until the end of the block, or until this process ends; a child of fork doesn't have it. lock.check and lock.held? say
-# whether it is still held: call one of them before whatever must not happen twice. docs/agent.md says how long a client may believe that.
+# whether it is still held: call one of them before whatever must not happen twice. docs/protocol.md says how long a client may believe that.
 
 require "json"
 require "socket"

@@ -16,7 +16,7 @@
 # the lock. INT, TERM, HUP and QUIT are passed on as TERM, and USR1 and USR2 to the command alone. If this script is killed, the command
 # runs on, and has the lock until it ends. One that waits for more than 10 s says so.
 # The exit code is that of the command; 75 if another has the lock, 69 if there is no agent or no quorum, 70 if the lock was lost, 137
-# if KILL was needed, and 64 for wrong use. docs/agent.md says how long a client may believe that it holds a lock.
+# if KILL was needed, and 64 for wrong use. docs/protocol.md says how long a client may believe that it holds a lock.
 
 # What does the work is in a session of its own, which this shell waits for: signals to the group of the caller, as terminals and
 # timeout send them, would end curl, and so the lock, before the command.

@@ -166,7 +166,7 @@ type agentLease struct {
 	until time.Time
 }
 
-// agentLine is a line of the agent's response: docs/agent.md.
+// agentLine is a line of the agent's response: docs/protocol.md.
 type agentLine struct {
 	Fence       uint64 `json:"fence"`
 	Slot        int    `json:"slot"`
