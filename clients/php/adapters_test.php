@@ -85,7 +85,7 @@ function symfony(Redlock\Agent $agent, string $key): void
     $lock = $factory->createLock("$key-ttl", 0.5);
     is($lock->acquire() && $lock->getRemainingLifetime() > 0, 'Symfony: a lifetime');
     usleep(600000);
-    is($lock->isExpired() && !$lock->isAcquired() && $factory->createLock("$key-ttl")->acquire(), 'Symfony: the end of a lifetime');
+    is($lock->isExpired() && !$lock->isAcquired() && $factory->createLock("$key-ttl")->acquire(true), 'Symfony: the end of a lifetime');
     $away = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore(new Redlock\Agent('/nonexistent/s')));
     try {
         $away->createLock($key)->acquire();
