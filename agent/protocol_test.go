@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -31,6 +32,11 @@ func TestProtocol(t *testing.T) {
 	page, err := os.ReadFile(protocolPage)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, limit := range []string{fmt.Sprintf("of at most %d bytes", redlock.MaxKeyLength), fmt.Sprintf("at most %d different ones", redlock.MaxKeys), fmt.Sprintf("from 1 to %d", redlock.MaxConcurrency)} {
+		if !strings.Contains(string(page), limit) {
+			t.Errorf("docs/protocol.md doesn't say %q", limit)
+		}
 	}
 	var mu sync.Mutex
 	answers := make(map[string]string)

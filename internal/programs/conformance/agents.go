@@ -52,12 +52,8 @@ var agents = map[string]func(s *scene) error{
 		s.address = filepath.Join(s.dir, "s")
 		return nil
 	},
-	"a web server": func(s *scene) error {
-		return s.play(func(c net.Conn) {
-			_, _ = c.Read(make([]byte, 4096))
-			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\n{}\n")
-			_ = c.Close()
-		})
+	"a web server": func(s *scene) error { // which lacks the header of an agent
+		return s.answer("HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"), "")
 	},
 	"hangs from the start": func(s *scene) error {
 		s.freeze()
@@ -219,7 +215,7 @@ func (s *scene) answer(beginning, rest string) error {
 			return
 		}
 		body := bufio.NewReader(request.Body)
-		if _, err := body.ReadBytes('\n'); err != nil {
+		if _, err := body.ReadBytes('}'); err != nil { // that of a client may end there
 			return
 		}
 		_, _ = io.WriteString(c, beginning)
