@@ -241,7 +241,7 @@ func detailOfHeld(err error) string {
 func detailOfNoQuorum(err error) string {
 	var quorum *redlock.QuorumError
 	switch {
-	case !errors.As(err, &quorum): // a KeyFunc or handler has returned this error itself
+	case !errors.As(err, &quorum): // a KeyFunc or handler has itself returned a bare ErrNoQuorum
 		return "too few masters are usable"
 	case quorum.RetryAfter > 0:
 		return fmt.Sprintf("too few masters may vote: some have just started, may have forgotten locks, and vote again in %v", (quorum.RetryAfter + time.Second - 1).Truncate(time.Second))

@@ -52,8 +52,9 @@ func segment(r *http.Request, n int) (value string, err error) {
 }
 
 // cleanSegment unescapes a segment, and drops the parameters after a semicolon, as servers in Java do. Some readers, such as nginx, unescape the
-// whole path before they follow ".." and split the path at slashes. Others also split it at backslashes. So cleanSegment refuses "." and "..", and in
-// a wanted segment also slashes, backslashes and double escapes.
+// whole path first, and only then follow ".." and split the path at slashes. Others also split it at backslashes. So cleanSegment refuses "." and
+// "..". If wanted is true, because the segment is the one for the key or stands before it, cleanSegment also refuses slashes, backslashes and double
+// escapes.
 func cleanSegment(escaped string, wanted bool) (text string, clean bool) {
 	text, err := url.PathUnescape(escaped)
 	if err != nil || wanted && (strings.ContainsAny(text, slashes) || hasEscape(text)) || hasDots(text) {

@@ -678,8 +678,8 @@ func (s *seenGate) dropEnded() {
 
 const longWaitPause = time.Minute
 
-// heldSince returns a lock for which a call in line waits. It returns nil unless this process took all its locks on the key before the call came. due
-// says whether it is time to log that.
+// heldSince returns a lock of this process for whose end the call of p waits. It returns nil unless this process got all its locks on the key before
+// the call came. due says whether it is time to log that the call waits.
 func (g *gates) heldSince(p *place) (holder *Lock, due bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

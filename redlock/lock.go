@@ -82,7 +82,7 @@ func (k *Lock) hasten(by time.Duration) {
 
 func (k *Lock) since() time.Time { return k.call.began.Add(k.acquisition.Waited) }
 
-// bounded returns end or, if that is earlier, the end of the time of WithMaxHold.
+// bounded returns end, or the time when WithMaxHold ends the lock, whichever is earlier.
 func (k *Lock) bounded(end time.Time) time.Time {
 	if !k.holdEnd.IsZero() && k.holdEnd.Before(end) {
 		return k.holdEnd

@@ -302,7 +302,7 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 	return refs
 }
 
-// longTurns returns lines for the masters about calls that have held a key, or waited for it, for long. The oldest is first.
+// longTurns returns a text for the masters: a line for each key that a call has held, or waited for, for longer than longTurn. The oldest is first.
 func (l *Locker) longTurns(now time.Time) string {
 	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })

@@ -252,7 +252,7 @@ func foldNumber(text string) (shortest string, isNumber bool) {
 }
 
 // bases has the prefixes of numbers in other bases. JavaScript, as in Fastify's schemas, reads the first three wherever it wants a
-// number. Spring and ASP.NET read the first and the last two.
+// number. Spring reads the first and "#", ASP.NET the first and the last two.
 var bases = []struct {
 	prefix string
 	base   int

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// clocks are the clocks of all masters of a Locker. A server that restarts forgets its fences. The restart guard prevents smaller fences only if the
-// clocks differ by less than the guard. So the max skew is checked.
+// clocks are the clocks of all masters of a Locker. A server that restarts forgets its fences, and makes new ones from its clock. After the restart
+// guard these are larger than the forgotten ones only if the masters' clocks differ by less than the guard. So the clocks may differ by maxSkew at
+// most.
 type clocks struct {
 	maxSkew time.Duration
 	all     []*Clock

@@ -167,7 +167,7 @@ func (s State) Available() bool { return s.Err == nil && s.Connected }
 type health struct {
 	reported   error // the last reported failure; nil while the master is usable
 	illSince   time.Time
-	wellSince  time.Time                    // since when the master has executed all commands, while it is reported as failed; otherwise zero
+	wellSince  time.Time                    // for a master that is reported as failed: since when it has executed all commands; zero if its last command failed, or if it isn't reported
 	probation  time.Duration                // how long the master must work before its recovery is reported
 	recovered  time.Time                    // when the master's last recovery was reported
 	reportedAs struct{ slow, refuses bool } // whether these reasons were reported during this failure

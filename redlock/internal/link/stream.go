@@ -1055,7 +1055,7 @@ func (s *Stream) owe(release *Command, now time.Time) {
 		again.Queue, again.Ticket = false, 0
 	}
 	if a := again.acquire; again.Ticket > 0 && a.ticket != nil && !a.mayHold && !a.extended {
-		// Only the ticket may be left on the master. One release for it is enough, however many attempts of the call have failed.
+		// The master can have nothing of this attempt but the call's ticket. One release removes it, however many attempts of the call have failed.
 		if owed := a.ticket.owed; owed != nil {
 			owed.until = later(owed.until, until)
 			return

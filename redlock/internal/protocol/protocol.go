@@ -13,7 +13,7 @@ type Op uint8
 // The operations. Each is one command on the wire. The parameters of an operation on a lock are fields of the Command. Other operations have
 // parameters in Ask, and results in the Reply's Answer.
 const (
-	// OpPing asks for the time. It makes the master connect, and reveals a dead connection or a clock that jumped.
+	// OpPing asks for the master's time. It opens a connection to the master if there is none, and reveals a dead connection or a clock that jumped.
 	OpPing Op = iota
 	// OpAcquire takes the key and returns a fence, if the key is free and no process waits for it with an older ticket. It also does so if the key
 	// already carries this very token. The master wakes the oldest waiter of a free key.

@@ -178,8 +178,8 @@ func (a *Attempt) Offer() uint16 { return a.leaderSays().Offer }
 // LacksLeader reports whether the key has several slots, and no leader has refused the call.
 func (a *Attempt) LacksLeader() bool { return a.Slots > 1 && !a.leaderRefuses() }
 
-// IsFirst reports whether the leader has granted or offered the slot of a lost attempt to this call. Then the masters that refused are about to
-// receive the release of the slot's former holder.
+// IsFirst reports whether this attempt, although it has lost, has its slot from the leader, granted or offered. Then the masters that refused the
+// attempt are about to receive the release of the slot's former holder.
 func (a *Attempt) IsFirst() bool {
 	granted := a.leaderSays().Status == protocol.StatusGranted
 	return a.Slots > 1 && len(a.held) > 0 && !a.tooFewLive() && (granted || a.offered && !a.leaderRefuses())
