@@ -175,9 +175,7 @@ try {
   else if (mode === "once") console.log(`value ${JSON.stringify(await agent.once(keys[0], keep, options, work))}`);
   else if (mode === "unwritable") {
     await agent.once(keys[0], keep, options, () => 1n).catch((error) => console.log(`unwritable, and its value is there: ${error.value === 1n} ${error.message}`));
-    process.exit();
-  }
-  else if (mode === "equal") {
+  } else if (mode === "equal") {
     const values = () => agent.once(keys[0], 3600, options, () => ({ date: new Date(0), none: undefined })); // JSON has neither
     console.log(`equal ${util.isDeepStrictEqual(await values(), await values())}`);
   } else if (mode === "kept") {
