@@ -543,7 +543,7 @@ class Hold(_Lease):
     _connection: socket.socket
 
     def _acquire(self) -> None:
-        self._idle = False
+        self._idle = True  # the reader waits
         try:
             self._connect()
             self._seen = 1
@@ -578,10 +578,10 @@ class Hold(_Lease):
         end = None
         try:
             while not self._over:
-                self._idle = True
-                data = self._connection.recv(65536)
+                self._connection.recv(1, socket.MSG_PEEK)  # what has arrived can be seen until it is being taken in
                 self._idle = False
-                self._feed(data)
+                self._feed(self._connection.recv(65536))
+                self._idle = True
         except _BROKEN as e:
             end = e
         self._ended(end)

@@ -111,9 +111,10 @@ def own(key):
         assert not copied.held
     del copied
     shared.check()
-    busy()
-    shared.check()
     shared.release()
+    with agent.lock(key, ttl=6) as hold:
+        busy()  # before the reader has run
+        hold.check()
     with shared as hold:
         fails(lambda: copy.copy(hold), LockError)
         fails(shared.release, LockLost)
