@@ -36,14 +36,18 @@ if [ "${1-}" != --own-session ]; then
 	exec 3<&0 # otherwise what runs in the background reads /dev/null
 	setsid sh "$0" --own-session "$@" <&3 3<&- &
 	session=$!
-	trap 'kill -s TERM "$session"' INT TERM HUP QUIT # what runs in the background ignores INT and QUIT
-	trap 'kill -s USR1 "$session"' USR1
-	trap 'kill -s USR2 "$session"' USR2
-	while :; do
+	trap 'caught=1; kill -s TERM "$session"' INT TERM HUP QUIT # what runs in the background ignores INT and QUIT
+	trap 'caught=1; kill -s USR1 "$session"' USR1
+	trap 'caught=1; kill -s USR2 "$session"' USR2
+	code=
+	while
+		caught=
 		wait "$session"
-		code=$?
-		kill -s 0 "$session" 2>/dev/null || exit "$code" # else a signal has ended the wait
-	done
+		ended=$?
+		[ "$ended" = 127 ] && [ -n "$code" ] || code=$ended # 127: a signal has come after the end
+		[ -n "$caught" ]
+	do :; done
+	exit "$code"
 fi
 shift
 
