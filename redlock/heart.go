@@ -79,7 +79,7 @@ func (h *heart) start(l *Locker) {
 	go h.run(l)
 }
 
-func (h *heart) end() {
+func (h *heart) awaitEnd() {
 	if h != nil {
 		<-h.ended
 	}

@@ -231,7 +231,7 @@ func (l *Locker) end() error {
 	close(l.closing)
 	l.calls.close()
 	l.keeper.end()
-	l.heart.end()
+	l.heart.awaitEnd()
 	l.unlocks.close()
 	l.subscriptions.end()
 	errs := make([]error, len(l.voters.Streams))
