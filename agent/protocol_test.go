@@ -41,7 +41,11 @@ func TestProtocol(t *testing.T) {
 	var mu sync.Mutex
 	answers := make(map[string]string)
 	t.Run("transcripts", func(t *testing.T) {
-		for i, block := range transcripts.FindAllStringSubmatch(string(page), -1) {
+		blocks := transcripts.FindAllStringSubmatch(string(page), -1)
+		if len(blocks) == 0 {
+			t.Error("docs/protocol.md has no transcripts")
+		}
+		for i, block := range blocks {
 			shown := block[1]
 			t.Run(strconv.Itoa(i+1), func(t *testing.T) {
 				simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {

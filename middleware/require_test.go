@@ -65,8 +65,8 @@ func ask(t *testing.T, h http.Handler, request string) (got string, w *httptest.
 // Each kind of rule, inside of a router that misses what it misses.
 func TestRequire(t *testing.T) {
 	t.Parallel()
-	locker := newLocker(t, live)
-	site := func(want middleware.Requirement) http.Handler {
+	site := func(t *testing.T, want middleware.Requirement) http.Handler {
+		locker := newLocker(t, live) // the cases have the same keys
 		app := required(t, want, served)
 		mux := http.NewServeMux()
 		rule := func(pattern, template string, rule middleware.Rule) {
@@ -136,7 +136,7 @@ func TestRequire(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := site(c.want)
+			h := site(t, c.want)
 			for request, want := range c.requests {
 				if got, w := ask(t, h, request); got != want {
 					t.Errorf("%s: %s, want %s: %s", request, got, want, w.Body)

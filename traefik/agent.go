@@ -126,7 +126,7 @@ func (a *agent) away(name string, err error) {
 	a.since = time.Now()
 	if !a.hangs && isSilence(err) {
 		a.hangs = true
-		a.asked = a.since
+		a.asked = time.Time{} // one lost packet is enough: the next request finds out, and the others don't wait for that
 	}
 	a.mu.Unlock()
 	if !known {
@@ -153,7 +153,7 @@ func isSilence(err error) bool {
 // enter returns an error if the agent is known to hang, so that requests don't wait for it one after the other. One request each askAgain asks it.
 func (a *agent) enter(ask func() error) error {
 	a.mu.Lock()
-	if !a.hangs {
+	if !a.hangs || a.asking && a.asked.IsZero() {
 		a.mu.Unlock()
 		return nil
 	}

@@ -107,6 +107,7 @@ func testHangingAgent(t *testing.T, settings map[string]interface{}, body string
 	a.drop()
 	hangs.Store(true)
 	require("the first request", http.StatusConflict, patience, patience)
+	require("the one that finds out", http.StatusConflict, loadWithin, loadWithin)
 	for range 3 {
 		require("the next one", http.StatusConflict, 0, 0)
 	}

@@ -124,6 +124,7 @@ func (t *turn) try(r *http.Request, text []byte, withBody, anew bool) error {
 	}
 	if isSilence(err) {
 		t.conn.kept = false // another connection would wait in vain as well
+		t.agent.drop()
 		return errSilent
 	}
 	return err

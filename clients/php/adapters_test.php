@@ -82,9 +82,10 @@ function symfony(Redlock\Agent $agent, string $key): void
     (fn () => $factory->createLock("$key-kept", 60, autoRelease: false)->acquire())();
     is(!$factory->createLock("$key-kept")->acquire(), 'Symfony: a lock with autoRelease: false, whose object is gone');
     is(refused(fn () => $factory->createLock("$key-kept")->acquire(true), Symfony\Component\Lock\Exception\LockAcquiringException::class), 'Symfony: a wait for itself');
-    $lock = $factory->createLock("$key-ttl", 0.5);
+    $lock = $factory->createLock("$key-ttl", 60);
     is($lock->acquire() && $lock->getRemainingLifetime() > 0, 'Symfony: a lifetime');
-    usleep(600000);
+    $lock->refresh(2);
+    usleep(2100000);
     is($lock->isExpired() && !$lock->isAcquired() && $factory->createLock("$key-ttl")->acquire(true), 'Symfony: the end of a lifetime');
     $away = new Symfony\Component\Lock\LockFactory(new Redlock\SymfonyStore(new Redlock\Agent('/nonexistent/s')));
     try {

@@ -195,7 +195,7 @@ def answering(body):
 
 def silent():
     """Lose a lock to an agent that says nothing more: its block ends without its answer. Wait for long."""
-    lock = agent_at(answering(b'{"fence":7,"mark":0,"valid_ms":1500}\n')).lock("k", label="pay")
+    lock = agent_at(answering(b'{"fence":7,"mark":0,"valid_ms":10000}\n')).lock("k", label="pay")
     redlock_agent._PATIENCE_AT_END, patience = 1e6, redlock_agent._PATIENCE_AT_END
     fails(lambda: until_lost(lock), LockLost)
     redlock_agent._PATIENCE_AT_END = patience

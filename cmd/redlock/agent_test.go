@@ -153,7 +153,7 @@ func TestAgentLongPath(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	a := newAgent(t, redistest.Start(t, 1))
-	a.path = dir + "/" + strings.Repeat("s", maxSocketPath-len(dir)-1)
+	a.path = dir + "/" + strings.Repeat("s", max(1, maxSocketPath-len(dir)-1))
 	a.start()
 }
 

@@ -78,7 +78,7 @@ func tell(format string, args ...any) {
 }
 
 // ownName is the name of the program before an error, and not in a path or a key.
-var ownName = regexp.MustCompile(`(^|: |\(|\n)redlock: `)
+var ownName = regexp.MustCompile(`(^|: |\(|\n)(?:redlock: )+`)
 
 // output remembers that something could not be written, such as to a disk that is full.
 type output struct {

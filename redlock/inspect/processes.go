@@ -148,6 +148,14 @@ type Turn struct {
 	Line    []redlock.Call `json:"line,omitempty"` // the calls that wait behind this one, the next one first; for other processes, at most 20
 }
 
+// String returns the call as one line of text, and nothing for a turn that isn't known.
+func (t *Turn) String() string {
+	if t == nil {
+		return ""
+	}
+	return t.Call.String()
+}
+
 // More returns how many calls of the process wait besides the calls in Line. If waits is true, the turn's own call waits as well, and isn't counted.
 func (t *Turn) More(waits bool) int {
 	n := t.Waiting - len(t.Line)

@@ -61,6 +61,16 @@ func TestTableTellsRowsApart(t *testing.T) {
 	}
 }
 
+// TestUnknownTurns: a process tells of a turn after two seconds, or never.
+func TestUnknownTurns(t *testing.T) {
+	var out strings.Builder
+	printInspection(&out, "order:42", console.InspectedLocker{Held: true, Holder: "web1", Masters: []console.InspectedMaster{{Name: "a", Holder: "web1", Queue: []console.InspectedWaiter{{Process: "web2"}}}}}, time.Now())
+	printSlots(&out, "1 of 2 slots taken", []console.TakenSlot{{Holder: "web3"}}, time.Now())
+	if text := out.String(); !strings.Contains(text, "1. web2\n") || !strings.Contains(text, "web3") {
+		t.Error(text)
+	}
+}
+
 // TestTroublesOnce: what is wrong with several masters, or with all, is said once.
 func TestTroublesOnce(t *testing.T) {
 	type status = redlock.MasterStatus

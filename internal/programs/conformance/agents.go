@@ -35,6 +35,9 @@ type scene struct {
 	served   chan struct{} // closed when the agent has ended
 }
 
+// held is the beginning of a response from an agent that follows a script.
+const held = "HTTP/1.1 200 OK\r\nRedlock-Agent: 1\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+
 // ttl is that of an agent's locks, and long enough for a busy machine.
 const ttl = 6 * time.Second
 
@@ -66,9 +69,28 @@ var agents = map[string]func(s *scene) error{
 			chunk(`{"fen`)+chunk(`ce":17,"mark":0,"valid_ms":60000,"later":{"a":1}}`+"\n"+`{"mark":0,`)+chunk(`"valid_ms":60000}`+"\n"),
 			chunk(`{"mark":0,"valid_ms":60000}`+"\n"+`{"released":true}`)+chunk("\n"))
 	},
+	"whose first line comes late": func(s *scene) error { // and that answers no mark
+		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":1}`+"\n"), "")
+	},
+	"whose lock had ended before": func(s *scene) error {
+		s.token = "secret" // a client that has sent its whole request can't end it later
+		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"), chunk(`{"released":false}`+"\n"))
+	},
+	"whose operator releases the lock": func(s *scene) error {
+		holds := make(chan struct{})
+		s.holds = func() { close(holds) }
+		return s.play(func(c net.Conn) {
+			if _, err := bufio.NewReader(c).ReadBytes('}'); err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, held+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"))
+			<-holds
+			_, _ = io.WriteString(c, chunk(`{"lost":"forced","detail":"the lock was released by force"}`+"\n"))
+			_, _ = io.Copy(io.Discard, c)
+		})
+	},
 	"whose masters forget what is done": func(s *scene) error {
-		return s.answer("HTTP/1.1 200 OK\r\nRedlock-Agent: 1\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"+
-			chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"),
+		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"),
 			chunk(`{"released":true,"unconfirmed":true,"forgotten":true,"detail":"too few masters have confirmed the release, and what was to be remembered: the key is free when the ttl is over, at the latest"}`+"\n"))
 	},
 	"stops while it is waited for": func(s *scene) error {
@@ -195,14 +217,22 @@ func (s *scene) whileItWaits(do func() error) error {
 	return nil
 }
 
-// requireFree fails unless a key is free soon.
-func (s *scene) requireFree(ctx context.Context, key string) error {
+// requireFree fails unless a key is free soon, and its work is done or not.
+func (s *scene) requireFree(ctx context.Context, key string, done bool) error {
 	s.thaw()
-	lock, err := s.locker.Lock(ctx, key, redlock.WithWait(bound/4))
-	if err != nil {
+	lock, err := s.locker.Lock(ctx, key, redlock.WithWait(bound/4), redlock.WithRecall())
+	if err == nil {
+		err = lock.Unlock()
+	}
+	switch {
+	case errors.Is(err, redlock.ErrDone):
+		return nil
+	case done && err == nil:
+		return errors.New("want the agent to know that the work is done\ngot a lock, so the next client would do it again")
+	case err != nil:
 		return fmt.Errorf("want the key %q to be free after the end of the worker\ngot: %w", key, err)
 	}
-	return lock.Unlock()
+	return nil
 }
 
 func chunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), text) }

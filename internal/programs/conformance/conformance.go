@@ -30,6 +30,7 @@ type Case struct {
 	Prints  []string // patterns of whole lines
 	Next    []string // the same after the first time; nil: Prints
 	Times   int      // how often it runs; 0: once
+	Done    bool     // whether the agent is to know at the end that the work is done
 }
 
 // Parse returns the cases of a file such as clients/cases.json.
@@ -100,7 +101,7 @@ func (c *Case) Run(ctx context.Context, command Command) error {
 		return nil
 	}
 	_ = busy.Unlock()
-	if err := s.requireFree(ctx, c.Args[1]); err != nil {
+	if err := s.requireFree(ctx, c.Args[1], c.Done); err != nil {
 		return fmt.Errorf("%w\n\n%v", err, &s.record)
 	}
 	return nil
