@@ -291,8 +291,12 @@ class Lock
             . "Transfer-Encoding: chunked\r\n\r\n" . dechex(strlen($body)) . "\r\n{$body}\r\n");
         $this->requireOk($agent->address, $tell);
         stream_set_blocking($this->connection, false);
+        $until = hrtime(true) + $agent->patience * 10 ** 9;
         while (!isset($this->fence) || !$this->certain()) { // after a wait of many minutes, only the answer to the mark is new enough
-            $this->await($agent->patience);
+            if (($left = $until - hrtime(true)) <= 0) {
+                throw new LockError("the agent at {$agent->address} does not answer in time");
+            }
+            $this->await($left / 10 ** 9);
             if ($this->lost !== null) {
                 throw new LockError("the agent's response: {$this->lost}");
             }

@@ -388,8 +388,8 @@ class RedlockAgent
         status, header = head
       end
       require_ok(status, header)
-      first = take
-      take until certain? # after a wait of many minutes, only the answer to the mark is new enough
+      first = take_soon
+      take_soon until certain? # after a wait of many minutes, only the answer to the mark is new enough
       @slot = first.fetch("slot", 0)
       @fence = first.fetch("fence")
     end
@@ -402,9 +402,17 @@ class RedlockAgent
       warn "still waiting for a lock after 10 s#{" (#{@ask[:label]})" if @ask[:label]}"
     end
 
-    def head
-      raise LockError, "the agent at #{@agent.address} does not answer in time" unless @connection.wait_readable(@agent.patience)
+    def take_soon
+      await_agent unless @text.include?("\n")
+      take
+    end
 
+    def await_agent
+      raise LockError, "the agent at #{@agent.address} does not answer in time" unless @connection.wait_readable(@agent.patience)
+    end
+
+    def head
+      await_agent
       status = (@connection.gets || raise(EOFError, "the connection has ended")).split[1]
       header = {}
       while (line = @connection.gets&.strip) && !line.empty?

@@ -70,7 +70,7 @@ var agents = map[string]func(s *scene) error{
 			chunk(`{"mark":0,"valid_ms":60000}`+"\n"+`{"released":true}`)+chunk("\n"))
 	},
 	"whose first line comes late": func(s *scene) error { // and that answers no mark
-		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":1}`+"\n"), "")
+		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":0}`+"\n"), "")
 	},
 	"whose lock had ended before": func(s *scene) error {
 		s.token = "secret" // a client that has sent its whole request can't end it later
