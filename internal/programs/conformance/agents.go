@@ -217,20 +217,18 @@ func (s *scene) whileItWaits(do func() error) error {
 	return nil
 }
 
-// requireFree fails unless a key is free soon, and its work is done or not.
+// requireFree fails unless a key is free soon and, if done is true, its work is remembered.
 func (s *scene) requireFree(ctx context.Context, key string, done bool) error {
 	s.thaw()
-	lock, err := s.locker.Lock(ctx, key, redlock.WithWait(bound/4), redlock.WithRecall())
-	if err == nil {
-		err = lock.Unlock()
-	}
-	switch {
-	case errors.Is(err, redlock.ErrDone):
-		return nil
-	case done && err == nil:
-		return errors.New("want the agent to know that the work is done\ngot a lock, so the next client would do it again")
-	case err != nil:
+	lock, err := s.locker.Lock(ctx, key, redlock.WithWait(bound/4))
+	if err != nil {
 		return fmt.Errorf("want the key %q to be free after the end of the worker\ngot: %w", key, err)
+	}
+	if err := lock.Unlock(); err != nil || !done {
+		return err
+	}
+	if _, err := s.locker.TryLock(ctx, key, redlock.WithRecall()); !errors.Is(err, redlock.ErrDone) {
+		return fmt.Errorf("want the agent to know that the work is done, or the next client does it again\ngot: %v", err)
 	}
 	return nil
 }
