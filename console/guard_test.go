@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,22 +16,11 @@ import (
 )
 
 // book is a log that is kept.
-type book struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *book) Write(text []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(text)
-}
+type book struct{ redistest.Log }
 
 // line returns the first line that has all of the words, or "".
 func (b *book) line(words ...string) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for line := range strings.Lines(b.text.String()) {
+	for line := range strings.Lines(b.String()) {
 		if !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
 			return line
 		}
@@ -137,7 +125,7 @@ func TestAudit(t *testing.T) {
 		{"forgotten", hash, "No result is remembered", "from=127.0.0.1:", "user=ann"},
 	} {
 		if asked.line(words...) == "" {
-			t.Errorf("the log of the process that was asked has no line with %q:\n%s", words, asked.text.String())
+			t.Errorf("the log of the process that was asked has no line with %q:\n%s", words, asked.String())
 		}
 	}
 	eventually(t, "the holder's log says by whom", func() bool {

@@ -1,19 +1,18 @@
 package middleware_test
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -176,23 +175,7 @@ func wrong(rule middleware.Rule) error {
 	return err
 }
 
-// safeBuffer is a log that a server writes and a test reads.
-type safeBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
-}
+type safeBuffer = redistest.Log
 
 // of returns New for a Locker and a template, without its rule.
 func of(l *redlock.Locker, template string) func(middleware.Rule) func(http.Handler) http.Handler {

@@ -1,12 +1,10 @@
 package redlock_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -159,16 +157,7 @@ func ended(t testing.TB, ctx context.Context) error {
 }
 
 // logBook keeps what is logged.
-type logBook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBook) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
+type logBook struct{ redistest.Log }
 
 // option makes a Locker log into the book.
 func (b *logBook) option() redlock.Option {
@@ -177,10 +166,8 @@ func (b *logBook) option() redlock.Option {
 
 // lines are the log's lines that hold all these words.
 func (b *logBook) lines(words ...string) (found []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 lines:
-	for line := range strings.Lines(b.text.String()) {
+	for line := range strings.Lines(b.String()) {
 		for _, word := range words {
 			if !strings.Contains(line, word) {
 				continue lines

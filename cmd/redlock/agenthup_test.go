@@ -3,35 +3,15 @@
 package main
 
 import (
-	"bytes"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
 )
-
-// syncBuffer is a log that is read while a process writes it.
-type syncBuffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
-}
 
 // TestAgentHangup: at HUP an agent goes on, and reads its password again, or says why it can't.
 func TestAgentHangup(t *testing.T) {
@@ -52,7 +32,7 @@ func TestAgentHangup(t *testing.T) {
 		}
 	}
 	write("former")
-	log := new(syncBuffer)
+	log := new(redistest.Log)
 	a := newAgent(t, servers, "--password-file", file)
 	a.log = log
 	a.start()

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -171,22 +169,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-type safeBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
-}
+type safeBuffer = redistest.Log
 
 // output runs a command to its end, and returns what it wrote and its exit code.
 func output(t *testing.T, cmd *exec.Cmd) (text string, code int) {
