@@ -105,7 +105,7 @@ clients: redis-server languages types ### Test each client with an agent, and th
 test-servers: redis-server ### Run the tests of the lock on each of SERVERS (all that are on the PATH)
 	@failed=; for server in $(SERVERS); do \
 		$$server --version; \
-		REDIS_SERVER=$$server go test -race -count=1 -parallel 6 -timeout 30m -skip 'Simulation|Mutants' ./redlock/... ./internal/redistest || failed="$$failed $$server"; \
+		REDIS_SERVER=$$server go test -race -count=1 -parallel 6 -timeout 30m -skip 'Simulation|Mutants' ./redlock/... ./internal/tests/redistest || failed="$$failed $$server"; \
 	done; test -z "$$failed" || { echo "failed with:$$failed" >&2; exit 1; }
 
 former: redis-server former-is-here ### Run processes of the release before this (or of FORMER, a revision) beside those of the present code

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // wire is a connection on which requests are written as bytes.

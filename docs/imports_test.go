@@ -71,7 +71,7 @@ func TestRooms(t *testing.T) {
 			case !ours:
 			case strings.HasPrefix(path, "internal/base/"),
 				strings.HasPrefix(room, "internal/programs/") && isLibrary(path),
-				(strings.HasPrefix(room, "internal/tests/") || room == "internal/redistest") && !strings.HasPrefix(path, "internal/tests/"):
+				(strings.HasPrefix(room, "internal/tests/") || room == "internal/tests/redistest") && !strings.HasPrefix(path, "internal/tests/"):
 				t.Errorf("%s imports %s", path, room)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // agentProcess is a real agent on a Unix socket.

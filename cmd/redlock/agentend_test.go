@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // lock asks for the lock on k as curl does, and returns the response, or nil.

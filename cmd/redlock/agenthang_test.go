@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // TestAgentGoneInWait: a run whose agent is killed or stopped while it waits, or before, ends, and says what to do.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // TestAgentHangup: at HUP an agent goes on, and reads its password again, or says why it can't.

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // resident returns the memory of the agent in KiB.

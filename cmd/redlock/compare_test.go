@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // ending returns how a process has ended, as testdata/endings.md writes it.

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // example returns a file of examples/jobs, with this program and masters.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // TestMigrating builds the program in migrating, with work that fails if it is done twice at once, and runs processes of each step

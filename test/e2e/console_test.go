@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // askAdmin sends a request to Caddy's admin endpoint, and decodes the response, which must have the status.

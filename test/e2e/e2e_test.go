@@ -19,7 +19,7 @@ import (
 
 	_ "github.com/caddy-redlock/caddy-redlock"
 	_ "github.com/caddy-redlock/caddy-redlock/cmd/caddy/slowbackend"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // TestMastersWait: a process that could not be deployed, because its password is wrong, doesn't pass the gate, though Caddy serves; it

@@ -11,7 +11,7 @@ import (
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // addrForQUIC returns an address on which nobody listens, by TCP or UDP. FreePort keeps the UDP port of its own number, but no test uses

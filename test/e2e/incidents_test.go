@@ -11,7 +11,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // incident is what goes wrong, and what the product says of it to somebody on call who asks web1. In all texts {0} to {3} are the

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // slowShop is an upstream that answers bit by bit: each part when it is told to.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // scene is where incidents happen: two Caddys on the first three of four masters.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // exit is a way in which a Caddy ends while its requests hold keys. The section "Shutdown" of docs/operations.md says what happens to them.

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/test/plugintest"
 	"github.com/caddy-redlock/caddy-redlock/traefik"
 )

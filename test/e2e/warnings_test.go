@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // Loading a configuration logs a warning, with the rule and its line, for what is valid but hardly ever meant.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
-	"github.com/caddy-redlock/caddy-redlock/internal/redistest"
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
 // asUser gives a user of the server these rights, and returns its URL.
