@@ -50,6 +50,9 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return err
 	}
 	if err := h.check(); err != nil {
+		if len(h.Keys) == 0 && strings.HasPrefix(err.Error(), "key: ") {
+			err = fmt.Errorf("%w; a first value that begins with / or @ is taken for a matcher", err)
+		}
 		return places.at(err)
 	}
 	h.Source = places.only("key", "ttl", "max_body", "fence_header", "key_header", "verify")

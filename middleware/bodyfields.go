@@ -109,6 +109,11 @@ var errOtherFormat = fmt.Errorf("%w in a body of this format", ErrMissingKey)
 // reads reports whether a body in the format of this request can have a field of the given format.
 func (f *bodyFields) reads(format string) bool { return format == "" || (format == "json") == f.json }
 
+// mayReadJSON reports whether some field can be read from JSON.
+func (f *bodyFields) mayReadJSON() bool {
+	return slices.ContainsFunc(f.fields, func(field fields.Field) bool { return field.Format == "" || field.Format == grammar.JSON })
+}
+
 // readsOther reports whether the placeholder has an alternative in the body's own format.
 func (f *bodyFields) readsOther(p *part) bool {
 	return slices.ContainsFunc(p.sources, func(together []source) bool {
@@ -144,6 +149,8 @@ func (f *bodyFields) find() {
 	default:
 		if f.found, f.err = fields.InForm(raw, f.fields); f.err == nil {
 			f.err = fields.InPayload(raw, f.fields, f.found)
+		} else if knownFormat(r) == "" && f.mayReadJSON() && grammar.LooksLikeJSON(raw) {
+			f.err = grammar.ErrNotForm
 		}
 	}
 	f.collectQuery()
@@ -234,15 +241,19 @@ func isJSON(r *http.Request) (bool, error) {
 	if err == ErrAmbiguousKey {
 		return false, errContentType
 	}
-	known := ""
-	if b, ok := r.Body.(*body); ok {
-		known = b.rule.BodyFormat
-	}
-	format, err := grammar.Format(header, known)
+	format, err := grammar.Format(header, knownFormat(r))
 	if format == "" {
 		return false, errBodyFormat
 	}
 	return format == grammar.JSON, err
+}
+
+// knownFormat returns the format that the rule gives for all bodies, or "".
+func knownFormat(r *http.Request) string {
+	if b, ok := r.Body.(*body); ok {
+		return b.rule.BodyFormat
+	}
+	return ""
 }
 
 func isEncoded(r *http.Request) bool {

@@ -111,7 +111,7 @@ func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 		return err
 	}
 	if c.derive == nil && !c.identifiesByHeader() {
-		return errors.New("key: want at least one template, such as order:{http.request.uri.path.1}; a first value that begins with / or @ is taken for a matcher")
+		return errors.New("key: want at least one template, such as order:{path.1:int}")
 	}
 	if c.hasScope() {
 		scope, err := parseScope(c.Scope, placeholder)

@@ -59,6 +59,13 @@ func TestDetail(t *testing.T) {
 		"no form":         {body: "{}", with: of(l, "c:{form.a}"), want: "key part {form.a}: body is JSON; want a form, application/x-www-form-urlencoded"},
 		"no payload":      {body: "{}", with: of(l, "c:{payload.a}"), want: "key part {payload.a}: body is JSON; want a form, application/x-www-form-urlencoded"},
 		"a form":          {body: "a=s3cret", send: func(r *http.Request) { r.Header.Set("Content-Type", formType) }, with: of(l, "c:{json.a}"), want: "key part {json.a}: body is a form; want JSON"},
+		"JSON as a form":  {body: ` {"a":"s3cret"}`, send: func(r *http.Request) { r.Header.Set("Content-Type", formType) }, with: of(l, "c:{json.a:int}"), want: "key part {json.a:int}: body looks like JSON, but its Content-Type is application/x-www-form-urlencoded: send application/json"},
+		"JSON for a form": {body: `{"a":"s3cret"}`, send: func(r *http.Request) { r.Header.Set("Content-Type", formType) }, with: of(l, "c:{form.a}"), want: "key part {form.a}: form or query has a name that is empty, has other characters than letters, digits, spaces and -_.:~@$*/,()'[], or begins with one behind the $"},
+		"always a form":   {body: `[]`, send: func(r *http.Request) { r.Header.Set("Content-Type", formType) }, with: of(l, "c:{body.a}"), rule: middleware.Rule{BodyFormat: "form"}, want: "key part {body.a}: form or query has a name that is empty, has other characters than letters, digits, spaces and -_.:~@$*/,()'[], or begins with one behind the $"},
+		"no router":       {with: of(l, "c:{path.id}"), want: "key part {path.id}: missing or empty; no router has named it: put the middleware inside the router, around the handler"},
+		"no wildcard":     {send: func(r *http.Request) { r.Pattern = "POST /orders/{id}/{file...}" }, with: of(l, "c:{path.ids:int}"), want: "key part {path.ids:int}: missing or empty; the pattern of the route has no wildcard of this name"},
+		"empty wildcard":  {send: func(r *http.Request) { r.Pattern = "/orders/{id...}" }, with: of(l, "c:{path.id}"), want: "key part {path.id}: missing or empty"},
+		"chi's wildcard":  {send: func(r *http.Request) { r.Pattern = "/orders/{id:[0-9]*}" }, with: of(l, "c:{path.id}"), want: "key part {path.id}: missing or empty"},
 		"no ID":           {with: of(l, "c:{method}"), rule: middleware.Rule{IdempotencyKey: "required"}, want: "the request must have the header Idempotency-Key, by which a repeat is told from a new request"},
 		"no sender":       {send: header("Id", secret), with: of(l, "c:{method}"), rule: middleware.Rule{Dedupe: "{header.Id}", Scope: "{header.X-Api-Key}"}, want: "scope {header.X-Api-Key}: missing or empty"},
 		"two hosts": {send: func(r *http.Request) {

@@ -43,6 +43,7 @@ func TestNewPanics(t *testing.T) {
 		"held_status 200":            func() { middleware.New(l, "k", middleware.Rule{HeldStatus: http.StatusOK}) },
 		"held_status 600":            func() { middleware.New(l, "k", middleware.Rule{HeldStatus: 600}) },
 		"no_quorum_status 399":       func() { middleware.New(l, "k", middleware.Rule{NoQuorumStatus: 399}) },
+		"such as order:{path.1:int}": func() { middleware.New(l, "", middleware.Rule{}) },
 		"no_quorum_status -1: must ": func() { middleware.NewFunc(l, middleware.IdempotencyKey, middleware.Rule{NoQuorumStatus: -1}) },
 	} {
 		func() {

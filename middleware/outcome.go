@@ -204,6 +204,8 @@ func detailOfRequest(err error) string {
 		return string(unsigned)
 	case errors.Is(err, errNoWildcard):
 		why = errNoWildcard.Error()
+	case errors.Is(err, errOtherWildcard):
+		why = errOtherWildcard.Error()
 	case errors.As(err, &value):
 		why = string(value)
 	case errors.Is(err, context.Canceled):

@@ -110,8 +110,16 @@ func wholePath(r *http.Request) (string, error) {
 	return "/" + value, err
 }
 
-// errNoWildcard is the error for a placeholder {path.NAME} in a middleware that runs before the router.
-var errNoWildcard = fmt.Errorf("%w; no router has named it: put the middleware inside the router, around the handler", ErrMissingKey)
+// The errors for a placeholder {path.NAME} in a middleware that runs before the router, and for one that the route doesn't have.
+var (
+	errNoWildcard    = fmt.Errorf("%w; no router has named it: put the middleware inside the router, around the handler", ErrMissingKey)
+	errOtherWildcard = fmt.Errorf("%w; the pattern of the route has no wildcard of this name", ErrMissingKey)
+)
+
+// hasWildcard reports whether a pattern has {id} or {id...}, as in net/http, or {id:[0-9]+}, as in chi.
+func hasWildcard(pattern, name string) bool {
+	return slices.ContainsFunc([]string{"}", "...}", ":"}, func(end string) bool { return strings.Contains(pattern, "{"+name+end) })
+}
 
 // wildcard returns the part of the path that the router has matched with this wildcard.
 func wildcard(r *http.Request, name string) (string, error) {
@@ -119,6 +127,8 @@ func wildcard(r *http.Request, name string) (string, error) {
 	switch {
 	case value == "" && r.Pattern == "":
 		return "", errNoWildcard
+	case value == "" && !hasWildcard(r.Pattern, name):
+		return "", errOtherWildcard
 	case value == "":
 		return "", nil
 	}

@@ -88,6 +88,7 @@ func TestDialHints(t *testing.T) {
 		"127.0.0.1:6379":            "write redis://127.0.0.1:6379",
 		"10.0.0.1":                  "write redis://10.0.0.1:6379",
 		"secret-1.example:7000":     "write redis:// in front of it",
+		"":                          "its URL is empty: is a variable unset?",
 		"redis:6379":                "write redis:// in front of it", // not the port 6379 of localhost
 		"[::1]:7000":                "write redis://[::1]:7000",
 		"::1":                       "write redis://[::1]:6379",

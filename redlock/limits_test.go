@@ -90,6 +90,8 @@ func TestNeverMade(t *testing.T) {
 		"Locker is nil":       func() error { return second(noLocker.Lock(ctx, "a")) },
 		"Locker is nil, or":   func() error { return noLocker.Close() },
 		"is nil, or none":     func() error { _, err := inspect.Processes(ctx, new(redlock.Locker)); return err },
+		"no key was given":    func() error { return second(l.LockAll(ctx, nil)) },
+		"key is empty":        func() error { return second(l.LockAll(ctx, []string{"a", ""})) },
 		"master 1 is empty":   func() error { _, err := redlock.New([]redlock.Master{{}}); return err },
 		"the Lock is nil":     func() error { return new(redlock.Lock).Unlock() },
 		"Lock is nil, or was": func() error { return noLock.UnlockDone() },

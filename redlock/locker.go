@@ -306,7 +306,10 @@ func (l *Locker) take(ctx context.Context, keys []string, o lockOptions, try boo
 // checkKeys returns an error if a call has no key, an empty key, or keys that are too long. Their length is bounded because each key is in several
 // commands to each master.
 func checkKeys(keys ...string) error {
-	if len(keys) == 0 || slices.Contains(keys, "") {
+	switch {
+	case len(keys) == 0:
+		return errors.New("redlock: no key was given")
+	case slices.Contains(keys, ""):
 		return errors.New("redlock: key is empty")
 	}
 	sum := 0

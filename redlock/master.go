@@ -322,6 +322,8 @@ func whatToWrite(text string) string {
 	scheme, rest, found := strings.Cut(text, "://")
 	_, isCluster := clusterScheme(scheme)
 	switch {
+	case text == "":
+		return "its URL is empty: is a variable unset?"
 	case found && strings.Contains(scheme, "sentinel"):
 		return sentinelAdvice
 	case found && strings.Contains(scheme, "cluster") && !isCluster:

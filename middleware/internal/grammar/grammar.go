@@ -23,6 +23,7 @@ const (
 	ErrCookies   fold.Error = "cookies are longer than 64 KiB, or have more than 1000 semicolons, commas and equals signs"
 	ErrCookie    fold.Error = "cookie has a value with other characters than RFC 6265 allows, or with \"[\", \"]\", \"&\", or a \"%\" that begins no escape"
 	ErrJSON      fold.Error = "body is not valid JSON, in UTF-8 without a byte order mark"
+	ErrNotForm   fold.Error = "body looks like JSON, but its Content-Type is application/x-www-form-urlencoded: send application/json"
 )
 
 // maxHeader is how many bytes the target, or all cookies, may have. Most servers accept less.
@@ -112,6 +113,13 @@ func Form(raw []byte) error {
 		}
 	}
 	return nil
+}
+
+// LooksLikeJSON reports whether a body begins as an object or array in JSON. FormName refuses such a form. Some clients, such as curl -d, call all that
+// they send a form.
+func LooksLikeJSON(body []byte) bool {
+	body = bytes.TrimLeft(body, " \t\r\n")
+	return len(body) > 0 && (body[0] == '{' || body[0] == '[')
 }
 
 const inNames = "-_.:~@$*/,()'[] " // the characters that a name may have besides letters and digits
