@@ -635,9 +635,9 @@ func (c *call) afterLoss() state {
 		c.trace(lost, c.errorOf(lost), 0, takingOver)
 		return c.takeOver()
 	case lost.IsFirst() && c.again < mostAgain:
-		c.rest = jitter(releasePause << c.again)
+		c.rest, c.err = jitter(releasePause<<c.again), c.errorOf(lost)
 		c.again++
-		c.trace(lost, c.errorOf(lost), c.rest, releasing)
+		c.trace(lost, c.err, c.rest, releasing)
 		return releasing
 	}
 	c.again = 0
@@ -648,8 +648,8 @@ func (c *call) afterLoss() state {
 }
 
 func (c *call) awaitReleases() state {
-	if c.sleep(c.ctx, c.rest) != nil {
-		return c.giveWay()
+	if err := c.sleep(c.ctx, c.rest); err != nil {
+		return c.giveUp(err)
 	}
 	return c.takeOver()
 }
@@ -671,12 +671,12 @@ func (c *call) takeOver() state {
 	return takingOver
 }
 
-// insistsOn reports whether a call that a master has refused in favor of a call for several keys should try again soon. If calls for several keys
-// want overlapping keys, each may win one key and give it back, in turn. So a refused call releases its locks, but keeps its places for all of its
+// insistsOn reports whether a call for several keys that a master has refused in favor of another such call should try again soon. If such calls want
+// overlapping keys, each may win one key and give it back, in turn. So a refused call releases its locks, but keeps its places for all of its
 // keys. Then the masters grant all keys to the oldest call, because they grant none to a younger call. If the other call has won, waiting with all
 // places would keep free keys from other calls. So the call keeps them only for the timeout of one round.
 func (c *call) insistsOn() bool {
-	if !c.subscribed || c.lost.attempt.Unwoken || !slices.ContainsFunc(c.places, func(p *place) bool { return p.attempt.MetSeveral() }) {
+	if !c.several() || !c.subscribed || c.lost.attempt.Unwoken || !slices.ContainsFunc(c.places, func(p *place) bool { return p.attempt.MetSeveral() }) {
 		return false
 	}
 	now := time.Since(c.began)
