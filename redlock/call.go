@@ -15,7 +15,7 @@ import (
 )
 
 // state is the step at which a call is: an action or a wait. run calls the method for the state, and the method returns the next state.
-// docs/DESIGN.md has a diagram of the states, in "Waiting and slots".
+// docs/DESIGN.md has a table of the states, in "Waiting and slots".
 type state uint8
 
 const (
