@@ -54,7 +54,7 @@ func TestGoInREADME(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, err := exec.Command("go", "run", file).CombinedOutput()
-	if err != nil || !regexp.MustCompile(`^.* INFO it is our turn fence=\d+\npaid 42\nsent true\n$`).Match(out) {
+	if err != nil || !regexp.MustCompile(`^paid 42\nsent true\n$`).Match(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -63,9 +63,8 @@ func TestGoInREADME(t *testing.T) {
 // these commands.
 func TestBlocksInREADME(t *testing.T) {
 	tested := []string{
-		"go run ./cmd/caddy run --config Caddyfile.example",                    // e2e: TestREADMECurls
-		"go install github.com/caddy-redlock/caddy-redlock/cmd/redlock@latest", // e2e: TestREADMEModule
-		"redlock agent", // cmd/redlock: startAgent
+		"go run ./cmd/caddy run --config Caddyfile.example",                                                                   // e2e: TestREADMECurls
+		"go install github.com/caddy-redlock/caddy-redlock/cmd/redlock@latest",                                                // e2e: TestREADMEModule
 		"docker run --rm --network host -v ./Caddyfile.example:/etc/redlock/Caddyfile:ro ghcr.io/caddy-redlock/caddy-redlock", // TestDockerInREADME
 	}
 	for _, command := range slices.Concat(snippets(t, "docs/agent.md", "sh"), snippets(t, "docs/jobs.md", "sh")) { // clients: TestAgentDocument; cmd/redlock: TestJobsDocument
@@ -181,7 +180,7 @@ func TestACLInDocuments(t *testing.T) {
 	}
 }
 
-// TestPresetsInDocuments requires docs/presets.md to have each preset as it is, and no other.
+// TestPresetsInDocuments requires docs/presets.md to have each preset as it is, but for its key, whose template nobody can read, and no other.
 func TestPresetsInDocuments(t *testing.T) {
 	_, text, _ := strings.Cut(readFile(t, "docs/presets.md"), "\n## ")
 	documented := make(map[string]string)
@@ -197,7 +196,7 @@ func TestPresetsInDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := []string{"key `" + preset.Key + "`", "dedupe `" + preset.Dedupe + "`", "wait " + preset.Wait.String()}
+		want := []string{"- key: ", "- dedupe `" + preset.Dedupe + "`", "- wait " + preset.Wait.String()}
 		if preset.IdempotencyKey {
 			want = []string{"`idempotency_key required`", "`" + preset.Scope + "`", fmt.Sprintf("remember %.0fh", preset.Remember.Hours())}
 		}

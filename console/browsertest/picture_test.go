@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// TestPicture is the page as README and docs/console.md show it, which make images has it write to the file PICTURE.
+// TestPicture is the page as docs/console.md shows it, which make images has it write to the file PICTURE.
 func TestPicture(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3, nil)
