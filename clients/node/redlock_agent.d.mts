@@ -1,5 +1,8 @@
 /** The lock can't be had, or there is no agent. */
-export class LockError extends Error {}
+export class LockError extends Error {
+  /** Of once, what another kind of client has remembered, and isn't JSON. */
+  readonly value?: unknown;
+}
 
 /** Another holder has the lock. */
 export class LockHeld extends LockError {

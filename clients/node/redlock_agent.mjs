@@ -24,6 +24,11 @@ import { fileURLToPath } from "node:url";
 /** The lock can't be had, or there is no agent. */
 export class LockError extends Error {
   name = this.constructor.name;
+
+  constructor(text, value) {
+    super(text);
+    if (value !== undefined) this.value = value; // what is remembered and isn't JSON
+  }
 }
 
 /** Another holder has the lock. retryAfter is when to try again, in seconds. */
@@ -58,8 +63,7 @@ export class LockLost extends LockError {}
 /** The work of oncePer or once is done, and the next caller may do it again. value is what the work has returned. */
 export class LockNotRemembered extends LockError {
   constructor(text, value) {
-    super(`the work is done, but the next caller may do it again: ${text}`);
-    this.value = value;
+    super(`the work is done, but the next caller may do it again: ${text}`, value);
   }
 }
 
@@ -70,7 +74,7 @@ const known = [...times, "label", "concurrency", "signal"];
 const [NOBODY, SOMEBODY, AN_AGENT] = [1, 2, 3]; // who has answered a request
 const blocks = new AsyncLocalStorage(); // the blocks in which this code runs: their agents, keys and locks
 
-/** What once remembers of a value. */
+/** What once remembers of a value, as JSON. */
 function remembered(value) {
   let text = "";
   try {
@@ -83,7 +87,14 @@ function remembered(value) {
   return text;
 }
 
-const parsed = (text) => (text ? JSON.parse(text) : undefined);
+/** The value of what once remembers. */
+function parsed(text) {
+  try {
+    return text ? JSON.parse(text) : undefined;
+  } catch {
+    throw new LockError("the remembered result of this key isn't JSON: another kind of client wrote it", text);
+  }
+}
 
 /** The agent at a Unix socket, or at host:port with its token. patience is how long nothing may be heard of it, in seconds. */
 export class Agent {
@@ -93,6 +104,7 @@ export class Agent {
     if (!path && !(port < 65_536)) throw new LockError(`the address ${this.address}: want the path of a socket, from its / on, or host:port`);
     this.to = path ? { socketPath: path } : { host, port };
     this.token = String(token).replace(/\r?\n$/, ""); // of a file
+    if (!(patience > 0)) throw new LockError(`the patience ${patience}: want a number of seconds above 0`);
     this.patience = patience;
   }
 
@@ -101,17 +113,18 @@ export class Agent {
     return this.#under(keys, await this.lock(keys, options === work ? {} : options), work);
   }
 
-  async #under(keys, lock, work) {
-    let value;
+  async #under(keys, lock, work, once = false) {
+    let value, text;
     const around = (blocks.getStore() ?? []).filter((block) => !block.lock.signal.aborted);
     try {
       value = await blocks.run([...around, { agent: this, keys: [keys].flat(), lock }], () => work(lock));
+      if (once) text = remembered(value);
     } catch (error) {
       await lock.unlock({ failed: true }).catch(() => {});
       throw error;
     }
-    await lock.unlock({ value });
-    return value;
+    await lock.unlock({ value, text });
+    return once ? parsed(text) : value; // to whoever asks first as to those that ask later
   }
 
   /** Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has. */
@@ -126,7 +139,7 @@ export class Agent {
   async once(key, keep, options, work = options) {
     const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), once: keep });
     if (lock instanceof LockDone) return parsed(lock.result);
-    return parsed(remembered(await this.#under(key, lock, work))); // to whoever asks first as to those that ask later
+    return this.#under(key, lock, work, true);
   }
 
   /** Take the lock, or return the LockDone that says why there is none: one that the work throws is its own. */
@@ -149,9 +162,10 @@ export class Agent {
     const { wait, ttl, maxHold, heartbeat, label, concurrency, oncePer, once, signal } = options;
     const seconds = (value) => (value == null ? undefined : `${value.toFixed(6)}s`);
     const ask = { keys: [keys].flat(), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency, once_per: seconds(oncePer), once: seconds(once) };
-    if (!ask.keys.every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
-      throw new TypeError("a key is a string of whole characters");
+    if (![...ask.keys, label ?? ""].every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
+      throw new TypeError("a key or label is a string of whole characters");
     }
+    if (!(concurrency == null || Number.isInteger(concurrency))) throw new LockError(`concurrency ${concurrency}: want a whole number`);
     const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => ask.keys.includes(key));
     if ((concurrency ?? 1) === 1 && blocks.getStore()?.some(own)) {
       throw new LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant");
@@ -248,11 +262,11 @@ class Lock {
 
   /** Release the lock, and throw LockLost if it had been lost, or LockNotRemembered. From now on it isn't held, and the signal is aborted. failed is for work of
    * oncePer or once that is to be done again; value is what once remembers. */
-  unlock({ failed = false, value } = {}) {
+  unlock({ failed = false, value, text } = {}) {
     if (this.#unlocking === undefined) {
       let word = "", wrong;
       try {
-        word = failed ? "" : this.#ask.once_per ? "done" : this.#ask.once ? `done ${remembered(value)}` : "";
+        word = failed ? "" : this.#ask.once_per ? "done" : this.#ask.once ? `done ${text ?? remembered(value)}` : "";
       } catch (error) {
         wrong = error;
       }

@@ -39,8 +39,13 @@ async function own(key) {
   await lock.unlock();
   await busy(key);
   await unwritable(key);
+  await converted(`${key} converted`);
   await silent();
   await assert.rejects(answered(409, { "Redlock-Outcome": "done" }, '{"retry_after":7}'), (error) => error instanceof LockDone && error.retryAfter === 7);
+  for (const options of [{ label: 10n }, { label: "\ud800" }, { concurrency: NaN }]) {
+    await assert.rejects(new Agent("/nonexistent/s").lock(key, options), /: want a whole number|string of whole characters/);
+  }
+  assert.throws(() => new Agent("/s", "", { patience: "soon" }), LockError);
   addresses();
   await atExit(`${key} at exit`);
   await assert.rejects(new Agent("/nonexistent/s").lock(key, { wait: 60 }), (error) => error instanceof LockUnavailable && /ENOENT/.test(error.message));
@@ -64,6 +69,13 @@ async function unwritable(key) {
   for (const value of [() => {}, { toJSON: () => assert.fail() }]) {
     await assert.rejects(agent.once(`${key} unwritable`, 60, () => value), (error) => error instanceof LockNotRemembered && error.value === value);
   }
+}
+
+/** Has a result whose JSON is different each time: whoever asks first has that which is remembered. */
+async function converted(key) {
+  let times = 0;
+  const value = () => agent.once(key, 60, () => ({ toJSON: () => ++times }));
+  assert.deepEqual([await value(), await value()], [1, 1]);
 }
 
 /** Waits for a lock, and loses it to an agent that says nothing more: it leaves the block at once. Timers are early, but none ends a release. */
@@ -198,6 +210,6 @@ try {
   else if (error instanceof LockUnavailable) console.log(`unavailable ${error.retryAfter}`);
   else if (error instanceof LockDone) console.log(`already ${error.message}${error.retryAfter === undefined ? "" : `, retry after ${error.retryAfter}`}`);
   else if (error instanceof LockNotRemembered) console.log(`forgotten ${JSON.stringify(error.value)} ${error.message}`);
-  else if (error instanceof LockError) console.log(`error ${error.message}`);
+  else if (error instanceof LockError) console.log(`error ${error.message}${error.value === undefined ? "" : `: ${error.value}`}`);
   else throw error;
 }
