@@ -21,8 +21,15 @@ require "weakref"
 
 # The agent at a Unix socket, or at host:port with its token.
 class RedlockAgent
-  # The lock can't be had.
-  class LockError < StandardError; end
+  # The lock can't be had. value is what the work of once has returned, or what is remembered of it and isn't JSON.
+  class LockError < StandardError
+    attr_reader :value
+
+    def initialize(text = nil, value = nil)
+      super(text)
+      @value = value
+    end
+  end
 
   # Another holder has the lock. retry_after is when to try again, in seconds.
   class LockHeld < LockError
@@ -59,13 +66,10 @@ class RedlockAgent
   # The lock was lost while it was held: the work may overlap with another holder's.
   class LockLost < LockError; end
 
-  # The work of once_per or once is done, and the next caller may do it again. value is what the block has returned.
+  # The work of once_per or once is done, and the next caller may do it again.
   class LockNotRemembered < LockError
-    attr_reader :value
-
     def initialize(text, value = nil)
-      super("the work is done, but the next caller may do it again: #{text}")
-      @value = value
+      super("the work is done, but the next caller may do it again: #{text}", value)
     end
   end
 
@@ -78,18 +82,21 @@ class RedlockAgent
 
     Socket.sockaddr_un(@address) if @address.start_with?("/")
     @token = token&.chomp # of a file
-    @patience = patience
+    @patience = RedlockAgent.duration(:patience, patience, 0.001).to_f
   rescue ArgumentError => e
     raise LockError, "the address #{address}: #{e.message}"
   end
 
   # Runs the block with the lock on the keys, and returns its value; without a block it returns the lock. Times are in seconds. heartbeat, at
   # least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time. once_per has
-  # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value.
+  # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value. A block that is
+  # left by return, break or throw has failed, since Ruby doesn't tell these from the end of the thread: end it with next.
   def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil, &work)
     times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat }.compact.to_h { |name, time| [name, RedlockAgent.duration(name, time)] }
     periods = { once_per: once_per, once: once }.compact.to_h { |name, time| [name, RedlockAgent.duration(name, time, 0.001)] }
-    ask = { keys: keys.flatten.map { |key| RedlockAgent.text(key) }, label: label, concurrency: concurrency, **times, **periods }.compact
+    raise LockError, "concurrency #{concurrency}: want a whole number" unless concurrency.nil? || concurrency.is_a?(Integer)
+
+    ask = { keys: keys.flatten.map { |key| RedlockAgent.text(key) }, label: label && RedlockAgent.text(label), concurrency: concurrency, **times, **periods }.compact
     wait &&= RedlockAgent.duration(:wait, wait).to_f
     work ? Lock.new(self, ask).run(wait, once, &work) : Lock.new(self, ask).acquire(wait)
   end
@@ -116,7 +123,11 @@ class RedlockAgent
   rescue LockDone => e
     raise if begun # it is the block's
 
-    JSON.parse(e.result) unless e.result.to_s.empty?
+    begin
+      JSON.parse(e.result) unless e.result.to_s.empty?
+    rescue JSON::ParserError
+      raise LockError.new("the remembered result of this key isn't JSON: another kind of client wrote it", e.result)
+    end
   end
 
   def self.remembered(value)
@@ -136,13 +147,13 @@ class RedlockAgent
     format("%.6fs", seconds)
   end
 
-  def self.text(key)
-    text = key.to_s.encode(Encoding::UTF_8)
+  def self.text(name)
+    text = name.to_s.encode(Encoding::UTF_8)
     raise EncodingError unless text.valid_encoding?
 
     text
   rescue EncodingError
-    raise LockError, "a key that isn't UTF-8"
+    raise LockError, "a key or label that isn't UTF-8"
   end
 
   def connect
@@ -234,7 +245,7 @@ class RedlockAgent
     # Takes the lock, and asks again while another agent may take the place of this one: for a moment nobody may listen. The thread that reads
     # then knows the lock as me.
     def acquire(wait, me = self)
-      mine = (Thread.current[:redlock_agent] ||= []).keep_if(&:held?) # of this fiber
+      mine = (Thread.current[:redlock_agent] ||= []).keep_if(&:mine?) # of this fiber
       if @ask.fetch(:concurrency, 1) == 1 && mine.any? { |lock| lock.own?(@agent, @ask[:keys]) }
         raise LockError, "this thread holds the lock itself, and would wait for itself: locks are not reentrant"
       end
@@ -260,6 +271,11 @@ class RedlockAgent
     rescue Exception # also one from another thread
       close
       raise
+    end
+
+    # Whether the lock is held, or may be: what isn't certain now may be certain again.
+    def mine?
+      held? || (@lost.nil? && Process.pid == @pid)
     end
 
     # Whether the lock is that agent's, on one of the keys.

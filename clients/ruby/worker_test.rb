@@ -129,5 +129,5 @@ rescue RedlockAgent::LockDone => e
 rescue RedlockAgent::LockNotRemembered => e
   puts "forgotten #{JSON.generate(e.value)} #{e.message}"
 rescue RedlockAgent::LockError => e
-  puts "error #{e.message}"
+  puts "error #{e.message}#{": #{e.value}" if e.value}"
 end
