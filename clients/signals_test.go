@@ -15,7 +15,7 @@ func TestSignals(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	serveAgent(t, "unix", socket, exec.Command(program, "agent", "--masters", "memory://", "--listen", "unix:"+socket), nil)
-	for language, file := range map[string]string{"python": "signals_test.py", "ruby": "signals_test.rb"} {
+	for language, file := range map[string]string{"python": "signals_test.py", "ruby": "signals_test.rb", "php": "signals_test.php"} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			if !has(t, language) {

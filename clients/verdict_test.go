@@ -31,6 +31,18 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// TestForeignResult: a client has an error of its own for a result that isn't JSON, since a program in Go may have remembered it.
+func TestForeignResult(t *testing.T) {
+	t.Parallel()
+	const refusal = `{"title":"The work is done","status":409,"detail":"its result is remembered","result":"paid 42"}`
+	agent := &realAgent{socket: serveSocket(t, answering(fmt.Sprintf("HTTP/1.1 409 Conflict\r\nRedlock-Agent: 1\r\nRedlock-Outcome: done\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal)))}
+	for _, language := range []string{"node", "php", "ruby"} {
+		if has(t, language) {
+			agent.start(t, language, "", "once", "k").expect(t, "error the remembered result of this key isn't JSON: another kind of client wrote it: paid 42")
+		}
+	}
+}
+
 // refusingAgent returns the socket of an agent whose calls end with an error.
 func refusingAgent(t *testing.T, err error) (path string) {
 	t.Helper()

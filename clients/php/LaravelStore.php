@@ -50,6 +50,18 @@ class LaravelStore implements LockProvider, Store
         return $this->values->put($key, $value, $seconds);
     }
 
+    /**
+     * Puts a value unless there is one, as one step for all processes: the scheduler and the rate limiter rely on that. A store of values that
+     * can't, such as that of files before Laravel 9, does it under a lock.
+     */
+    public function add($key, $value, $seconds)
+    {
+        if (method_exists($this->values, 'add')) {
+            return $this->values->add($key, $value, $seconds);
+        }
+        return $this->agent->withLock($this->getPrefix() . "add:$key", fn () => $this->values->get($key) === null && $this->values->put($key, $value, $seconds));
+    }
+
     public function putMany(array $values, $seconds)
     {
         return $this->values->putMany($values, $seconds);

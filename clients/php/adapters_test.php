@@ -21,14 +21,30 @@ function is(bool $so, string $what): void
     $so || throw new RuntimeException($what);
 }
 
-function refused(callable $work, string $error = Redlock\LockError::class): bool
+function refused(callable $work, string $error = Redlock\LockError::class, string $text = ''): bool
 {
     try {
         $work();
     } catch (Throwable $thrown) {
-        return $thrown instanceof $error;
+        return $thrown instanceof $error && str_contains($thrown->getMessage(), $text);
     }
     return false;
+}
+
+/** A fiber waits for no lock of another fiber: PHP's waits stop them all. */
+function fibers(Redlock\Agent $agent, string $key): void
+{
+    $own = fn (): bool => refused(fn () => $agent->lock($key, 0), text: 'would wait for itself');
+    $lock = $agent->lock($key);
+    $other = new Fiber($own);
+    $other->start();
+    is($own() && $other->getReturn(), 'a lock within itself, in another fiber');
+    $lock->release();
+    $other = new Fiber(fn () => $agent->lock($key));
+    $other->start();
+    [$lock, $other] = [$other->getReturn(), null];
+    is($own(), 'a lock of a fiber that has ended');
+    $lock->release();
 }
 
 /** The ways to copy a lock, and what comes from outside. */
@@ -38,34 +54,21 @@ function own(Redlock\Agent $agent, string $key): void
     is(refused(fn () => clone $lock, Error::class) && refused(fn () => serialize($lock)), 'a copy of a lock');
     is(refused(fn () => unserialize('O:12:"Redlock\Lock":0:{}')), 'a lock out of a text');
     $lock->check();
-    asked($lock);
     $lock->release();
+    $lock->release(); // once more
+    $kept = $agent->lock("$key-over");
+    $kept->keep(0);
+    is(!refused(fn () => $agent->lock("$key-own")->release()), 'a lock beside one whose time is over');
+    is(refused($kept->release(...), Redlock\LockLost::class) && refused($kept->release(...), Redlock\LockLost::class), 'the release of a lock that was lost');
+    fibers($agent, "$key-fiber");
     is((new Redlock\Agent('[::1]:7070', "secret\n"))->token === 'secret' && (new Redlock\Agent(new SplFileInfo('/run/s')))->address === '/run/s', 'a token, or a path');
     foreach (['', 'a.sock', 'localhost', 'http://127.0.0.1:1', ':7070', '/' . str_repeat('x', 150)] as $to) {
         is(refused(fn () => new Redlock\Agent($to)), "the address $to");
     }
     is(refused(fn () => $agent->lock("\xff", 0)), "a key that isn't UTF-8");
+    is(refused(fn () => (new Redlock\Agent('/nonexistent/s'))->lock($key, 0, label: "\xff"), Redlock\LockError::class, 'UTF-8'), "a label that isn't UTF-8");
+    is(refused(fn () => new Redlock\Agent(patience: INF)), 'a patience that is no number');
     is(refused(fn () => $agent->once($key, NAN, fn () => throw new LogicException('the work has begun'))), 'a time that is no number');
-}
-
-/** A signal handler asks the lock while the script does. */
-function asked(Redlock\Lock $lock): void
-{
-    $asked = 0;
-    $before = pcntl_async_signals(true);
-    pcntl_signal(SIGUSR1, function () use ($lock, &$asked): void {
-        $lock->check();
-        $asked++;
-    });
-    set_error_handler(fn ($level, $text) => throw new ErrorException($text));
-    for ($n = 0; $n < 2000; $n++) {
-        posix_kill(getmypid(), SIGUSR1);
-        $lock->check();
-    }
-    restore_error_handler();
-    pcntl_signal(SIGUSR1, SIG_DFL);
-    pcntl_async_signals($before);
-    is($asked > 0, 'asked in a signal handler');
 }
 
 function symfony(Redlock\Agent $agent, string $key): void
@@ -101,6 +104,7 @@ function laravel(Redlock\Agent $agent, string $key): void
     $cache = new Illuminate\Cache\Repository($store);
     $cache->put('n', 1, 60);
     is($cache->get('n') === 1 && $cache->increment('n') === 2, 'Laravel: values');
+    adds($agent, $key);
     $lock = $cache->lock($key, 60);
     is($lock->get() && $lock->owner() !== '', 'Laravel: a free key');
     is(!$cache->lock($key, 60)->get(), 'Laravel: a key that is held');
@@ -132,6 +136,32 @@ function laravel(Redlock\Agent $agent, string $key): void
         is(refused(fn () => $cache->lock($name, 60), BadMethodCallException::class), "Laravel: $name");
     }
     outlives($agent, $cache, $key);
+}
+
+/** Of two processes that add a value at once, one has added it. */
+function adds(Redlock\Agent $agent, string $key): void
+{
+    $store = new class () extends Illuminate\Cache\ArrayStore { // which is between its question and its answer when another one asks
+        public ?Closure $between = null;
+
+        public function get($key)
+        {
+            [$between, $this->between, $value] = [$this->between, null, parent::get($key)];
+            $between && $between();
+            return $value;
+        }
+    };
+    $cache = new Illuminate\Cache\Repository(new Redlock\LaravelStore($agent, $store));
+    $other = new Illuminate\Cache\Repository(new Redlock\LaravelStore($agent, $store));
+    $store->between = fn () => is(refused(fn () => $other->add($key, 'other', 60), text: 'would wait for itself'), 'Laravel: two processes add a value');
+    is($cache->add($key, 'one', 60) && !$other->add($key, 'other', 60) && $cache->get($key) === 'one', 'Laravel: add');
+    $own = new class () extends Illuminate\Cache\ArrayStore {
+        public function add(...$value): bool
+        {
+            return $value === ['k', 1, 60];
+        }
+    };
+    is((new Illuminate\Cache\Repository(new Redlock\LaravelStore($agent, $own)))->add('k', 1, 60), "Laravel: add of the values' store");
 }
 
 /** A lock of Laravel outlives its object, and nothing of it outlives the lock. */

@@ -24,6 +24,11 @@ namespace Redlock;
 /** The lock can't be had. */
 class LockError extends \RuntimeException
 {
+    /** @param mixed $value what the work of once has returned, or what is remembered of it and isn't JSON */
+    public function __construct(string $text, public readonly mixed $value = null)
+    {
+        parent::__construct($text);
+    }
 }
 
 /** Another holder has the lock. */
@@ -70,10 +75,9 @@ class LockLost extends LockError
 /** The work of oncePer or once is done, and the next caller may do it again. */
 class LockNotRemembered extends LockError
 {
-    /** @param mixed $value what the work has returned */
-    public function __construct(string $text, public readonly mixed $value = null)
+    public function __construct(string $text, mixed $value = null)
     {
-        parent::__construct("the work is done, but the next caller may do it again: $text");
+        parent::__construct("the work is done, but the next caller may do it again: $text", $value);
     }
 }
 
@@ -92,6 +96,9 @@ class Agent
         $this->address = preg_replace('/\Aunix:/', '', (string) $address);
         if (!preg_match('#\A(/.{1,106}|(\[[0-9a-f:.]+\]|[^\s/:]+):\d+)\z#i', $this->address)) {
             throw new LockError("the address $address: want the path of a socket, of at most 107 bytes, or host:port");
+        }
+        if (!is_finite($patience)) {
+            throw new LockError("the patience $patience: want a number of seconds");
         }
         $this->token = $token === null ? null : rtrim($token, "\r\n"); // of a file
     }
@@ -165,7 +172,11 @@ class Agent
         try {
             $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, once: $keep);
         } catch (LockDone $done) {
-            return self::parsed((string) $done->result === '' ? 'null' : $done->result);
+            try {
+                return self::parsed((string) $done->result === '' ? 'null' : $done->result);
+            } catch (\JsonException) {
+                throw new LockError("the remembered result of this key isn't JSON: another kind of client wrote it", $done->result);
+            }
         }
         return $this->under($lock, $work, true);
     }
@@ -222,7 +233,7 @@ class Agent
         }
     }
 
-    /** Says whether this fiber holds one of the keys, by a lock that nothing but this process will end. */
+    /** Says whether this process holds one of the keys, by a lock that nothing but this process will end. */
     public function holds(array $keys): bool
     {
         return Lock::isOwn($this, $keys);
@@ -234,6 +245,7 @@ class Lock
 {
     private const PATIENCE_AT_END = 5;
     private const PATIENCE_IN_CHECK = 1;
+    private const LATE = 'the agent has not said in time that the lock is still held';
 
     /** @var array<int, Lock> those that live on although nothing else may refer to them */
     private static array $kept = [];
@@ -249,7 +261,6 @@ class Lock
 
     private $connection;
     private readonly int $pid; // the process that took the lock
-    private readonly ?\WeakReference $fiber; // and its fiber
     private readonly array $keys;
     private readonly bool $bounded; // whether the agent ends the lock after its maxHold
     private array $sent;
@@ -271,10 +282,13 @@ class Lock
     {
         self::dropEnded();
         $this->pid = getmypid();
-        $this->fiber = ($fiber = \Fiber::getCurrent()) ? \WeakReference::create($fiber) : null;
         $this->keys = $ask['keys'];
         $this->bounded = isset($ask['max_hold']);
         $this->word = isset($ask['once_per']) ? 'done' : (isset($ask['once']) ? 'done ' : '');
+        $body = json_encode($ask, JSON_UNESCAPED_UNICODE) . "\n";
+        if ($body === "\n") {
+            throw new LockError("a key or label that isn't UTF-8");
+        }
         $unix = $agent->address[0] === '/';
         $this->sent = [self::clocks()];
         $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, $agent->patience);
@@ -282,10 +296,6 @@ class Lock
             throw new LockUnavailable("no agent at {$agent->address}: $text");
         }
         stream_set_timeout($this->connection, (int) $agent->patience, (int) (fmod($agent->patience, 1) * 1e6));
-        $body = json_encode($ask, JSON_UNESCAPED_UNICODE) . "\n";
-        if ($body === "\n") {
-            throw new LockError("a key or label that isn't UTF-8");
-        }
         $token = $agent->token === null ? '' : "Authorization: Bearer {$agent->token}\r\n";
         $this->write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n{$token}"
             . "Transfer-Encoding: chunked\r\n\r\n" . dechex(strlen($body)) . "\r\n{$body}\r\n");
@@ -320,13 +330,15 @@ class Lock
         throw new LockError('a lock belongs to the process that took it');
     }
 
-    /** Says whether this fiber holds one of the keys by a lock of the agent, unless that ends by itself. */
+    /** Says whether this process may hold one of the keys by a lock of the agent, unless that ends by itself. A wait stops all its fibers. */
     public static function isOwn(Agent $agent, array $keys): bool
     {
         foreach (self::$all ?? [] as $lock => $true) {
-            if ($lock->agent === $agent && $lock->pid === getmypid() && $lock->fiber?->get() === \Fiber::getCurrent()
-                && !($lock->bounded && isset(self::$kept[spl_object_id($lock)])) && array_intersect($keys, $lock->keys) && $lock->remaining() > 0) {
-                return true;
+            if ($lock->agent === $agent && !($lock->bounded && isset(self::$kept[spl_object_id($lock)])) && array_intersect($keys, $lock->keys)) {
+                $lock->remaining(); // hears of its end
+                if ($lock->lost === null) {
+                    return true;
+                }
             }
         }
         return false;
@@ -370,9 +382,13 @@ class Lock
         $this->read();
         $until = hrtime(true) + self::PATIENCE_IN_CHECK * 10 ** 9;
         $before = $this->mark;
-        while ($this->stale() && ($this->base <= $before || !$this->certain()) && ($left = $until - hrtime(true)) > 0) {
-            $this->send();
-            $this->await($left / 10 ** 9);
+        try {
+            while ($this->stale() && ($this->base <= $before || !$this->certain()) && ($left = $until - hrtime(true)) > 0) {
+                $this->send();
+                $this->await($left / 10 ** 9);
+            }
+        } catch (\TypeError | \ValueError) { // of a connection that a signal handler has closed meanwhile
+            $this->read();
         }
         $this->hangs = $this->mark !== $this->base;
         return $this->lost === null ? max(0.0, $this->left()) : 0.0;
@@ -382,7 +398,7 @@ class Lock
     public function check(): void
     {
         if ($this->remaining() <= 0) {
-            throw new LockLost($this->lost ?? 'the agent has not said in time that the lock is still held');
+            throw new LockLost($this->lost ?? self::LATE);
         }
     }
 
@@ -398,12 +414,17 @@ class Lock
         if ($this->disown()) {
             throw new LockLost($this->lost);
         }
-        if (!is_resource($this->connection)) {
+        $lost = !$this->asked && $this->remaining() <= 0;
+        if ($this->asked) { // once more, perhaps in a signal handler meanwhile
             return;
         }
+        if ($lost) { // it is left at once
+            $this->lost ??= self::LATE;
+            $this->close();
+            throw new LockLost($this->lost);
+        }
+        $this->asked = true;
         try {
-            $this->check(); // a lock that is lost is left at once
-            $this->asked = true;
             if (!$failed && $this->word !== '') {
                 $word = $this->word . (string) $result;
                 $this->write(dechex(strlen($word)) . "\r\n{$word}\r\n");

@@ -156,5 +156,5 @@ try {
     $value = json_encode($e->value);
     echo "forgotten $value {$e->getMessage()}\n";
 } catch (Redlock\LockError $e) {
-    echo "error {$e->getMessage()}\n";
+    echo "error {$e->getMessage()}", $e->value === null ? '' : ": $e->value", "\n";
 }
