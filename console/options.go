@@ -26,7 +26,7 @@ func WithHosts(names ...string) Option {
 func WithReadOnly() Option { return func(h *handler) { h.readOnly = true } }
 
 // WithLogger sets the log that gets a line for each lock that somebody releases by force, and each result that somebody makes the masters forget,
-// whether that succeeds or not. The line says from where, who, which lock, and the result. Default: slog.Default().
+// whether that succeeds or not. The line says from where, who, which lock, and the result. Default: slog.Default, with logger=redlock.
 func WithLogger(logger *slog.Logger) Option { return func(h *handler) { h.logger = logger } }
 
 // WithUser says who has sent a request, as your authentication knows it, for the log. Without it, only the address is known.
@@ -38,7 +38,7 @@ func WithUser(user func(*http.Request) string) Option { return func(h *handler) 
 // Mount it where only operators come: it shows keys, and ends locks. It asks for no password, so put your own authentication in front.
 // It refuses requests that pages of other sites make a browser send, and hosts that it doesn't know: see WithHosts.
 func New(lockers func() []*redlock.Locker, opts ...Option) http.Handler {
-	h := &handler{lockers: lockers, logger: slog.Default(), user: func(*http.Request) string { return "" }}
+	h := &handler{lockers: lockers, logger: slog.Default().With("logger", "redlock"), user: func(*http.Request) string { return "" }}
 	for _, opt := range opts {
 		opt(h)
 	}

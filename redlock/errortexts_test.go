@@ -77,7 +77,7 @@ func TestErrorTexts(t *testing.T) {
 	_, err = inspect.Key(ctx, dead, key)
 	require("Inspect on dead masters", err)
 	young := lockerOn(t, dialAll(t, redistest.URLs(redistest.Start(t, 1))), redlock.WithRestartGuard(longTTL+time.Second))
-	require("masters that have restarted", freed(young.Lock(ctx, key, with(redlock.WithWait(5*time.Second))...)), label, "restarted")
+	require("masters that have restarted", freed(young.Lock(ctx, key, with(redlock.WithWait(5*time.Second))...)), label, "just started")
 }
 
 func dialAll(t *testing.T, urls []string) []redlock.Master {

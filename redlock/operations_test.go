@@ -272,9 +272,9 @@ func TestServerReplacedUnderItsName(t *testing.T) {
 			var happened []func() bool
 			for _, n := range f.nodes {
 				for _, server := range which {
-					noticed, voted := lines(n, server, "master unavailable", "restarted"), lines(n, server, "master available again")
+					noticed, voted := lines(n, server, "master unavailable", "just started"), lines(n, server, "master available again")
 					happened = append(happened, func() bool {
-						return lines(n, server, "master unavailable", "restarted") > noticed && lines(n, server, "master available again") > voted
+						return lines(n, server, "master unavailable", "just started") > noticed && lines(n, server, "master available again") > voted
 					})
 				}
 			}

@@ -131,7 +131,7 @@ func WithInstance(name string) Option {
 
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. It never logs keys or credentials. A log that is
 // slow, or blocks, delays no lock: log lines wait in a queue, and are dropped if they become too many. Status.DroppedLines counts the dropped lines.
-// Package middleware uses the same log, unless it is given another one. Default: slog.Default.
+// Package middleware uses the same log, unless it is given another one. Default: slog.Default, with logger=redlock.
 func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
@@ -157,7 +157,7 @@ func newOptions(opts []Option) (options, error) {
 		fastFrom:    protocol.FenceTTL + protocol.FenceSlack,
 		prefix:      DefaultPrefix,
 		instance:    defaultInstance(),
-		logger:      slog.Default(),
+		logger:      slog.Default().With("logger", "redlock"),
 	}
 	for i, opt := range opts {
 		if opt == nil {

@@ -98,12 +98,12 @@ func TestStartIsLogged(t *testing.T) {
 	}
 }
 
-// TestDefaultLogger: a program that sets no logger learns from slog's default one why it gets no lock.
+// TestDefaultLogger: a program that sets no logger learns from slog's default one why it gets no lock, and who says so.
 func TestDefaultLogger(t *testing.T) {
 	var log logBook
 	former := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(former)
 	newLocker(t, []string{"redis://127.0.0.1:1"})
-	log.expect(t, "level=ERROR", "0 of 1 masters available")
+	log.expect(t, "level=ERROR", "0 of 1 masters available", "logger=redlock")
 }

@@ -49,8 +49,11 @@ func testOncePer(t *testing.T, servers []*redistest.Server, run func(args ...str
 	if err := waiter.Wait(); err != nil {
 		t.Errorf("the one that has waited: %v", err)
 	}
-	if stderr, code := once("echo ran >>runs"); code != codeHeld || stderr != "" {
+	if stderr, code := once("echo ran >>runs"); code != codeHeld || stderr != "redlock: it is done: report has run in this period\n" {
 		t.Errorf("a repeat: exit code %d, %s", code, stderr)
+	}
+	if stderr, code := once("echo ran >>runs", "--skip-code", "0"); code != 0 || stderr != "" {
+		t.Errorf("a repeat that is a success: exit code %d, %s", code, stderr)
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "runs")); err != nil || strings.Count(string(text), "ran") != 1 {
 		t.Errorf("runs: %q, %v", text, err)

@@ -50,6 +50,7 @@ type runCommand struct {
 	most     int // --concurrency
 	heldCode int
 	skipCode int
+	quiet    bool
 	after    time.Duration // --kill-after
 
 	key     string
@@ -109,6 +110,7 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 	flags.IntVar(&c.attempts, "attempts", 0, "With 1, --once-per doesn't run it again after a failure either (default: until it succeeds)")
 	flags.IntVarP(&c.heldCode, "conflict-exit-code", "E", codeHeld, "Exit code if another has the lock")
 	flags.IntVar(&c.skipCode, "skip-code", codeHeld, "Exit code if --once-per finds that it is done (default: as -E)")
+	flags.BoolVarP(&c.quiet, "quiet", "q", false, "Don't say that another has the lock, or that it is done")
 	flags.StringVar(&c.agent, "agent", "", "Socket of an agent that takes the lock, such as unix:/run/redlock/redlock.sock; or REDLOCK_AGENT")
 	c.masters.AddFlags(flags)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &coded{codeUsage, err} })
@@ -276,13 +278,13 @@ func (c *runCommand) refused(err error) error {
 	case errors.Is(err, redlock.ErrNoQuorum) && errors.Is(err, redlock.ErrRestarted):
 		return &coded{codeNoQuorum, fmt.Errorf("%w (%s)", err, guardOff)}
 	case errors.Is(err, redlock.ErrDone):
-		return &coded{c.skipCode, onTerminal("it is done: %s has run in this period", c.key)}
+		return &coded{c.skipCode, c.because(c.skipCode, "it is done: %s has run in this period", c.key)}
 	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrUnreadable):
 		return &coded{codeNoQuorum, err}
 	case errors.Is(err, redlock.ErrHeld) && c.most > 1:
-		return &coded{c.heldCode, onTerminal("all %d slots of %s are taken", c.most, c.key)}
+		return &coded{c.heldCode, c.because(c.heldCode, "all %d slots of %s are taken", c.most, c.key)}
 	case errors.Is(err, redlock.ErrHeld):
-		return &coded{c.heldCode, onTerminal("another has the lock on %s", c.key)}
+		return &coded{c.heldCode, c.because(c.heldCode, "another has the lock on %s", c.key)}
 	case errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, redlock.ErrClosed): // nothing is known of the lock
 		return &coded{codeNoQuorum, err}
 	case errors.As(err, new(*coded)):
@@ -291,9 +293,9 @@ func (c *runCommand) refused(err error) error {
 	return &coded{codeUsage, connect.Named(err, func(option string) string { return c.name(strings.ReplaceAll(option, " ", "-")) })} // any other error is about the call, such as its key
 }
 
-// onTerminal returns an error for a person at the terminal, and nil for cron.
-func onTerminal(format string, args ...any) error {
-	if !isTerminal(os.Stderr) {
+// because returns why the command doesn't run. It returns nil with --quiet, and for a success of which nobody at a terminal reads: cron would mail it.
+func (c *runCommand) because(code int, format string, args ...any) error {
+	if c.quiet || code == 0 && !isTerminal(os.Stderr) {
 		return nil
 	}
 	return fmt.Errorf(format, args...)

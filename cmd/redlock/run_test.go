@@ -141,7 +141,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestHeld: one that doesn't get the lock runs nothing, prints nothing, and says so with its exit code; one that waits gets it.
+// TestHeld: one that doesn't get the lock runs nothing, and says so with a line and its exit code; one that waits gets it.
 func TestHeld(t *testing.T) {
 	eachWay(t, func(t *testing.T, _ []*redistest.Server, run func(args ...string) *exec.Cmd) {
 		dir := t.TempDir()
@@ -153,9 +153,16 @@ func TestHeld(t *testing.T) {
 		}
 		start(t, holder)
 		eventually(t, "the holder runs", func() bool { return exists(filepath.Join(dir, "here")) })
-		for code, args := range map[int][]string{codeHeld: {"--try"}, 9: {"--wait", "1ms", "-E", "9"}} {
-			if out, errs, got := finishAnswered(t, run(append(args, "k", "--", "echo", "ran")...)); got != code || out+errs != "" {
-				t.Errorf("%q: exit code %d, %q %q", args, got, out, errs)
+		const why = "redlock: another has the lock on k\n"
+		for _, c := range []struct {
+			args []string
+			says string
+			code int
+		}{
+			{[]string{"--try"}, why, codeHeld}, {[]string{"--wait", "1ms", "-E", "9"}, why, 9}, {[]string{"--try", "-q"}, "", codeHeld}, {[]string{"--try", "-E", "0"}, "", 0},
+		} {
+			if out, errs, code := finishAnswered(t, run(append(c.args, "k", "--", "echo", "ran")...)); code != c.code || out != "" || errs != c.says {
+				t.Errorf("%q: exit code %d, %q %q", c.args, code, out, errs)
 			}
 		}
 		waiter := run("k", "--", "sh", "-c", "touch next; echo $REDLOCK_KEY $REDLOCK_FENCE $REDLOCK_DEADLINE")
@@ -215,7 +222,7 @@ func TestRunInItself(t *testing.T) {
 		}
 		inherited = run("--wait", "1ms", "j", "--", "env", `REDLOCK_HELD={"k":1}`, "sh", "-c", `"$0" "$@"`)
 		inherited.Args = append(inherited.Args, run("--try", "k", "--", "echo", "ran").Args...)
-		if out, errs, code := finishAnswered(t, in(inherited, "k")); code != codeHeld || out+errs != "" {
+		if out, errs, code := finishAnswered(t, in(inherited, "k")); code != codeHeld || out != "" || errs != "redlock: another has the lock on k\n" {
 			t.Errorf("another has it: exit code %d, %q %q", code, out, errs)
 		}
 	})

@@ -153,6 +153,6 @@ func TestRestartGuard(t *testing.T) {
 		}
 		return after >= 2
 	})
-	requireLogLine(t, c, "master unavailable", "has restarted")
+	requireLogLine(t, c, "master unavailable", "has just started")
 	eventually(t, "the guard is over", func() bool { return post(t, c.url+"/orders/42/pay").status == http.StatusOK })
 }

@@ -316,7 +316,7 @@ func (s *Seat) otherSeat(runID string) *Seat {
 
 // The reasons why a server that may lack valid locks has no vote. Package redlock explains them.
 var (
-	ErrRestarted = errors.New("redlock: master has restarted")
+	ErrRestarted = errors.New("redlock: master has just started, and may have forgotten locks")
 	ErrYoung     = protocol.Mark(errors.New("redlock: master remembers no process for long, so it is new, or has just lost its data"), ErrRestarted)
 	ErrReplaced  = protocol.Mark(errors.New("redlock: another server, or other data, answers for the master"), ErrRestarted)
 )
