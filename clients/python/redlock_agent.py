@@ -53,7 +53,11 @@ _AGAIN = "the work is done, but the next caller may do it again: "
 
 
 class LockError(Exception):
-    """The lock can't be had, or something else than an agent answers."""
+    """The lock can't be had, or something else than an agent answers. value is what once remembers, if that isn't JSON."""
+
+    def __init__(self, text: str, value: Any = None) -> None:
+        super().__init__(text)
+        self.value = value
 
 
 class LockHeld(LockError):
@@ -88,10 +92,6 @@ class LockLost(LockError):
 
 class LockNotRemembered(LockError):
     """The work of once_per or once is done, and the next caller may do it again. value is what the work of once has returned."""
-
-    def __init__(self, text: str, value: Any = None) -> None:
-        super().__init__(text)
-        self.value = value
 
 
 class _Base(Generic[L]):
@@ -229,7 +229,7 @@ class Agent(_Base["Lock"]):
         except LockDone as e:
             if begun:  # it is the work's
                 raise
-            value = json.loads(e.result or "null")
+            value = _remembered(e.result)
         return value
 
 
@@ -655,7 +655,7 @@ class AsyncAgent(_Base["AsyncLock"]):
         except LockDone as e:
             if begun:  # it is the work's
                 raise
-            value = json.loads(e.result or "null")
+            value = _remembered(e.result)
         return value
 
 
@@ -852,6 +852,14 @@ def _task() -> Optional[weakref.ref[asyncio.Task[Any]]]:
 async def _result(work: Any) -> Any:
     """Return what an async function returns, or a plain one has returned already."""
     return await work if inspect.isawaitable(work) else work
+
+
+def _remembered(result: Optional[str]) -> Any:
+    """Return what the work of once has returned."""
+    try:
+        return json.loads(result or "null")
+    except (ValueError, RecursionError):
+        raise LockError("the remembered result of this key isn't JSON: another kind of client wrote it", result) from None
 
 
 def _refuse_later(work: Callable[..., Any], *kinds: Callable[[Any], bool]) -> None:

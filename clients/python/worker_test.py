@@ -119,6 +119,7 @@ def own(key):
         fails(lambda: copy.copy(hold), LockError)
         fails(shared.release, LockLost)
     unwritable(key + "unwritable")
+    unreadable(key + "unreadable")
     refused()
     silent()
     asyncio.run(own_async(key))
@@ -153,6 +154,14 @@ def unwritable(key):
         fails(lambda: once(key, 60, own_async), LockError)
     for value in float("inf"), {(): 1}:
         assert fails(lambda: agent.once(key, 60, lambda hold: value), LockNotRemembered).value is value
+
+
+def unreadable(key):
+    """Ask for a result that a client of another kind has written: the error has it."""
+    for result in "unquoted", "[" * 60000:
+        with agent.lock(key + result[0], once=60) as hold:
+            hold._word = b"done " + result.encode()
+        assert fails(lambda: agent.once(key + result[0], 60, work), LockError).value == result
 
 
 def refused():
