@@ -48,7 +48,7 @@ Seconds = Optional[float]
 _here = threading.local()  # .owner stands for this thread
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
-_PATIENCE_AT_END = 5
+_PATIENCE_AT_END = 5  # for the last line, and for the reader of a process that was busy
 _AGAIN = "the work is done, but the next caller may do it again: "
 
 
@@ -541,6 +541,7 @@ class Hold(_Lease):
     """
 
     _connection: socket.socket
+    _alone = False
 
     def _acquire(self) -> None:
         self._idle = True  # the reader waits
@@ -557,7 +558,10 @@ class Hold(_Lease):
             raise self._failure(e) from None
         self._reading = threading.Lock()
         self._reading.acquire()
-        _thread.start_new_thread(self._read, ())  # threading.Thread isn't for signal handlers that raise
+        try:
+            _thread.start_new_thread(self._read, ())  # threading.Thread isn't for signal handlers that raise
+        except RuntimeError:  # no thread starts at exit, from Python 3.12 on: what asks reads
+            self._alone = True
 
     def _connect(self) -> None:
         patience = self._agent.patience
@@ -575,22 +579,26 @@ class Hold(_Lease):
 
     def _read(self) -> None:
         """Read until the last line."""
-        end = None
-        try:
-            while not self._over:
-                self._connection.recv(1, socket.MSG_PEEK)  # what has arrived can be seen until it is being taken in
-                self._idle = False
-                self._feed(self._connection.recv(65536))
-                self._idle = True
-        except _BROKEN as e:
-            end = e
-        self._ended(end)
+        while not self._over:
+            self._read_more()
         self._reading.release()
 
+    def _read_more(self) -> None:
+        try:
+            self._connection.recv(1, socket.MSG_PEEK)  # what has arrived can be seen until it is being taken in
+            self._idle = False
+            self._feed(self._connection.recv(65536))
+            self._idle = True
+        except _BROKEN as e:
+            self._ended(e)
+
     def _catch_up(self) -> None:  # it is the reader who reads
-        until = time.monotonic() + 1
+        until = time.monotonic() + _PATIENCE_AT_END
         while not self._over and self._late() and self._behind() and time.monotonic() < until and not sys.is_finalizing():
-            time.sleep(0.001)
+            if self._alone:
+                self._read_more()
+            else:
+                time.sleep(0.001)
 
     def _behind(self) -> bool:
         """Whether the reader has not taken in yet what has arrived."""
@@ -608,7 +616,9 @@ class Hold(_Lease):
             with contextlib.suppress(OSError):
                 self._connection.settimeout(_PATIENCE_AT_END)
                 self._send_end(failed)
-                if not sys.is_finalizing() and self._reading.acquire(timeout=_PATIENCE_AT_END):  # then the reader stands still
+                if self._alone:
+                    self._read()
+                elif not sys.is_finalizing() and self._reading.acquire(timeout=_PATIENCE_AT_END):  # then the reader stands still
                     self._reading.release()
         self._judge(failed, doubt)
 
@@ -730,12 +740,13 @@ class AsyncHold(_Lease, asyncio.Protocol):
     """What an async with block has: as Hold."""
 
     _out: asyncio.Transport
+    _connection: Optional[socket.socket] = None
     _failed: Optional[Exception] = None  # why there is no lock
     _catching_up = False
 
     async def _acquire(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._news, self._gone = self._loop.create_future(), self._loop.create_future()
+        self._news = self._loop.create_future()
         try:
             if self._agent._to is None:
                 opening: Any = self._loop.create_unix_connection(lambda: self, self._agent.address)
@@ -745,36 +756,28 @@ class AsyncHold(_Lease, asyncio.Protocol):
                 self._out, _ = await asyncio.wait_for(opening, self._agent.patience)
             except asyncio.TimeoutError:
                 raise OSError("it does not answer in time") from None
-            copied = getattr(self._out.get_extra_info("socket"), "_sock", None)
-            if copied is not None:  # uvloop shows none: there, a child keeps its copy
-                _connections.add(copied)
+            self._connection = getattr(self._out.get_extra_info("socket"), "_sock", None)
+            if self._connection is not None:  # uvloop shows none: there, a child keeps its copy
+                _connections.add(self._connection)
             self._seen = 1
             self._send(self._agent._request(self._ask, self._tries.left()))
             while self._late():
                 if self._over:
                     raise self._failed or EOFError(self._lost)
-                await self._hear()
+                await self._hear(self._agent.patience)
         except _BROKEN as e:
             raise self._failure(e) from None
         finally:
             self._failed = None  # which refers to this
-        self._keeper = asyncio.ensure_future(self._keep())
 
-    async def _hear(self) -> None:
+    async def _hear(self, patience: float) -> None:
         """Wait for the agent to say something."""
         self._news = self._loop.create_future()
-        await asyncio.wait({self._news}, timeout=self._agent.patience)
+        await asyncio.wait({self._news}, timeout=patience)
         if not self._news.done():
             self._catch_up()
         if not self._news.done():
             raise socket.timeout
-
-    async def _keep(self) -> None:
-        """Wait for the end of the lock, or of the loop."""
-        try:
-            await self._gone
-        finally:
-            self._close()
 
     def data_received(self, data: bytes) -> None:
         if self._over:
@@ -792,12 +795,8 @@ class AsyncHold(_Lease, asyncio.Protocol):
 
     def connection_lost(self, e: Optional[Exception]) -> None:
         self._ended(e)
-
-    def _ended(self, line: Any) -> None:
-        super()._ended(line)
-        for future in self._news, self._gone:
-            if not future.done():
-                future.set_result(None)
+        if not self._news.done():
+            self._news.set_result(None)
 
     def _send(self, data: bytes) -> None:
         self._out.write(data)
@@ -821,23 +820,29 @@ class AsyncHold(_Lease, asyncio.Protocol):
     async def _release(self, failed: bool) -> None:
         doubt = self._doubt()
         if doubt is None:
-            self._send_end(failed)
-            await asyncio.wait({self._gone}, timeout=_PATIENCE_AT_END)
+            with contextlib.suppress(socket.timeout, RuntimeError):  # of a loop that doesn't run any more
+                self._send_end(failed)
+                while not self._over:
+                    await self._hear(_PATIENCE_AT_END)
         self._judge(failed, doubt)
 
     def _close(self) -> None:
         """End the lock, if it has not ended."""
         self._lost = self._lost or "it was released"
-        if os.getpid() == self._pid:
-            for name, end in (("_keeper", "cancel"), ("_out", "abort")):
-                if hasattr(self, name):
-                    getattr(getattr(self, name), end)()
+        if os.getpid() == self._pid and hasattr(self, "_out"):
+            try:
+                self._out.abort()
+            except RuntimeError:  # of a loop that is closed, and leaves its connections open
+                if self._connection is not None:
+                    _close(self._connection)
 
     def _abandon(self) -> None:
         """Have the loop end the lock, from any thread."""
         if os.getpid() == self._pid:
-            with contextlib.suppress(RuntimeError):  # of a loop that is closed, and its connections
+            try:
                 self._loop.call_soon_threadsafe(self._close)
+            except RuntimeError:  # it is closed
+                self._close()
 
 
 def _task() -> Optional[weakref.ref[asyncio.Task[Any]]]:

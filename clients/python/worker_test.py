@@ -1,6 +1,7 @@
 """Run by clients_test.go: takes a lock, and prints what becomes of it."""
 
 import asyncio
+import contextlib
 import copy
 import ctypes
 import decimal
@@ -112,16 +113,18 @@ def own(key):
     del copied
     shared.check()
     shared.release()
-    with agent.lock(key, ttl=6) as hold:
-        busy()  # before the reader has run
-        hold.check()
     with shared as hold:
         fails(lambda: copy.copy(hold), LockError)
         fails(shared.release, LockLost)
+    closed(key)
+    at_exit(key)
     unwritable(key + "unwritable")
     unreadable(key + "unreadable")
     refused()
     silent()
+    with patient(), agent_at(answering(FIRST)).lock("k") as hold:
+        busy()  # before the reader has run
+        hold.check()
     asyncio.run(own_async(key))
 
 
@@ -141,9 +144,43 @@ def fails(call, kind):
     raise AssertionError(f"no {kind}")
 
 
+def closed(key):
+    """Leave a block of a loop that is closed."""
+    lock, loop = AsyncAgent(os.environ["ADDRESS"], os.environ["TOKEN"] or None).lock(key), asyncio.new_event_loop()
+    loop.run_until_complete(lock.__aenter__())
+    loop.close()
+    fails(lambda: lock.__aexit__(None, None, None).send(None), StopIteration)
+    with agent.lock(key, wait=60):
+        pass
+
+
+def at_exit(key):
+    """Have no more threads."""
+    start = redlock_agent._thread.start_new_thread
+    redlock_agent._thread.start_new_thread = lambda *_: exec("raise RuntimeError")
+    with patient(), agent_at(answering(FIRST)).lock("k") as hold:
+        busy()
+        hold.check()
+    with agent.lock(key, once=60) as hold:
+        hold._remember(7)
+    redlock_agent._thread.start_new_thread = start
+
+
+@contextlib.contextmanager
+def patient():
+    """Be as late as it may be on a busy machine, and stay in a world where time has passed when busy has said so."""
+    before = redlock_agent._PATIENCE_AT_END, redlock_agent._clocks
+    redlock_agent._PATIENCE_AT_END = 1e6
+    yield
+    redlock_agent._PATIENCE_AT_END, redlock_agent._clocks = before
+
+
 def busy():
-    """Keep all threads waiting for longer than a lease of 6 s, which the agent renews."""
-    ctypes.PyDLL(None).usleep(8_000_000)
+    """Let a lease of FIRST end, which the agent has renewed, before any thread has run."""
+    line = redlock_agent._chunk(b'{"mark":0,"valid_ms":1000000}\n')
+    ctypes.PyDLL(None).send(answering.connection.fileno(), line, len(line), 0)
+    clocks = redlock_agent._clocks
+    redlock_agent._clocks = lambda: tuple(now + 100 for now in clocks())
 
 
 def unwritable(key):
@@ -182,21 +219,26 @@ def agent_at(address):
     return pickle.loads(pickle.dumps(Agent(address, "the token\n")))
 
 
+FIRST = b'{"fence":7,"mark":0,"valid_ms":10000}\n'
+
+
 def answering(body):
-    """Return the socket of an agent that says this to one client, and then nothing."""
+    """Return the socket of an agent that says this to one client, and then nothing but the last line."""
     path = tempfile.mkdtemp() + "/s"
     server = socket.socket(socket.AF_UNIX)
     server.bind(path)
     server.listen()
 
     def serve():
-        connection, _ = server.accept()
+        answering.connection, _ = connection, _ = server.accept()
         while b"}" not in (request := connection.recv(65536)):
             pass
         assert b"Bearer the token\r\n" in request
-        connection.sendall(b"HTTP/1.1 200 OK\r\nRedlock-Agent: 1\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
-        connection.recv(1)
-        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nRedlock-Agent: 1\r\n\r\n" + redlock_agent._chunk(body))
+        while not (request := connection.recv(65536)).endswith(b"0\r\n\r\n"):
+            if not request:
+                return
+        connection.sendall(redlock_agent._chunk(b'{"released":true}\n'))
 
     threading.Thread(target=serve, daemon=True).start()
     return path
@@ -204,10 +246,9 @@ def answering(body):
 
 def silent():
     """Lose a lock to an agent that says nothing more: its block ends without its answer. Wait for long."""
-    lock = agent_at(answering(b'{"fence":7,"mark":0,"valid_ms":10000}\n')).lock("k", label="pay")
-    redlock_agent._PATIENCE_AT_END, patience = 1e6, redlock_agent._PATIENCE_AT_END
-    fails(lambda: until_lost(lock), LockLost)
-    redlock_agent._PATIENCE_AT_END = patience
+    lock = agent_at(answering(FIRST)).lock("k", label="pay")
+    with patient():
+        fails(lambda: until_lost(lock), LockLost)
     told = []
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
@@ -300,9 +341,11 @@ async def own_async(key):
     for _ in range(2):  # a plain function
         assert await agent.once(key + "plain", 3600, lambda hold: ran.append(hold.fence)) is None
     assert len(ran) == 3, ran
-    async with agent.lock(key + "busy", ttl=6) as hold:
-        busy()
-        hold.check()
+    with patient():
+        async with AsyncAgent(answering(FIRST), "the token").lock("k") as hold:
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            busy()
+            hold.check()
     try:
         async with agent.lock(key, max_hold=0.5) as hold:
             while "max_hold" not in loss(hold):  # the agent says why a moment after the client knows that
