@@ -43,9 +43,11 @@ __all__ = ["Agent", "AsyncAgent", "LockDone", "LockError", "LockHeld", "LockLost
 T = TypeVar("T")
 L = TypeVar("L", "Lock", "AsyncLock")
 H = TypeVar("H", "Hold", "AsyncHold")
+F = TypeVar("F", bound=Callable[..., Any])
 Seconds = Optional[float]
 
-_here = threading.local()  # .owner stands for this thread
+_here = threading.local()  # .owner stands for this thread, .exit is the newest that was loaded here
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _connections: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _BROKEN = (OSError, EOFError, ValueError, LookupError, TypeError)  # what a response that breaks off, or is none, ends in
 _PATIENCE_AT_END = 5  # for the last line, and for the reader of a process that was busy
@@ -135,6 +137,7 @@ class _Base(Generic[L]):
         try:
             json.dumps(ask, ensure_ascii=False).encode()
             "".join(keys)
+            range(concurrency or 1)
         except (TypeError, ValueError):
             raise LockError("keys and labels are texts of UTF-8, each key an argument, and concurrency a number") from None
         return self._lock(ask, wait)
@@ -233,6 +236,31 @@ class Agent(_Base["Lock"]):
         return value
 
 
+class _Exit:
+    """__exit__. A with statement or an ExitStack loads it before it calls __enter__, and keeps it: so each has its own, wherever it is left."""
+
+    def __init__(self, method: Any, *lock: Any) -> None:
+        self._method, self._lock = method, lock
+
+    def __get__(self, lock: Any, kind: Any) -> Any:
+        loaded = _Exit(self._method) if lock is None else _Exit(self._method, lock)
+        _here.exit = weakref.ref(loaded)
+        return loaded
+
+    def __call__(self, *args: Any) -> Any:
+        return self._method(*self._lock, *args, self)
+
+
+def _own_exit(method: F) -> F:
+    return _Exit(method)  # type: ignore[return-value]
+
+
+def _loaded_exit() -> Callable[[], Optional[_Exit]]:
+    """Return what returns the exit of the block that is entered now: None if that can't be called any more, so if __enter__ is called by hand."""
+    exit: Callable[[], Optional[_Exit]] = _here.__dict__.pop("exit", lambda: None)
+    return exit
+
+
 class _Lock(Generic[H]):
     """The holds that this object has taken. Each belongs to the thread or task that asked for it. A copy of the object has none."""
 
@@ -247,7 +275,7 @@ class _Lock(Generic[H]):
 
     def __del__(self) -> None:  # an exception out of a signal handler can end a with statement before its end is called
         for hold in getattr(self, "_holds", ()):
-            if not hold._kept:
+            if hold._exit:
                 hold._abandon()
 
     def _owner(self) -> Any:
@@ -255,15 +283,17 @@ class _Lock(Generic[H]):
         return _here.__dict__.setdefault("owner", object())
 
     def _refuse_own(self, owner: Any) -> None:
-        """Raise LockError if the caller holds one of the keys, and would wait for itself until that is lost."""
-        if self._ask.get("concurrency", 1) == 1:
-            for hold in [ref() for ref in list(self._agent._holds)]:
-                if hold and hold._owner is owner and set(hold._ask["keys"]) & set(self._ask["keys"]) and hold._ask.get("concurrency", 1) == 1 and hold.held:
-                    raise LockError(f"this {self._who} holds the lock itself, and would wait for itself: locks are not reentrant")
+        """Raise LockError if the caller holds all slots of one of the keys, and would wait for itself until one is lost."""
+        own = [hold for hold in [ref() for ref in list(self._agent._holds)] if hold and hold._owner is owner]
+        for key in self._ask["keys"]:
+            slots = [hold.slot for hold in own if key in hold._ask["keys"] and hold.held]
+            if slots and all(slot in slots for slot in range(self._ask.get("concurrency", 1))):
+                raise LockError(f"this {self._who} holds the lock itself, and would wait for itself: locks are not reentrant")
 
-    def _keep(self, hold: H) -> H:
+    def _keep(self, hold: H, flags: int) -> H:
         self._holds.append(hold)
-        self._agent._holds.add(weakref.ref(hold, self._agent._holds.discard))
+        if not flags & _GENERATOR:  # another thread or task may go on with one, and this one wait for that
+            self._agent._holds.add(weakref.ref(hold, self._agent._holds.discard))
         return hold
 
     def _drop(self, hold: H) -> None:
@@ -271,17 +301,22 @@ class _Lock(Generic[H]):
             self._holds.remove(hold)
         hold._close()
 
-    def _mine(self, owner: Any, *kept: bool) -> H:
-        """Return the caller's newest hold: of a with statement, of acquire(), or of either."""
-        for hold in reversed(self._holds.copy()):
-            if hold._owner is owner and hold._kept in (kept or (True, False)):
+    def _mine(self, owner: Any, holds: Optional[list[H]] = None) -> H:
+        """Return the caller's newest hold, of all or of some."""
+        for hold in reversed(self._holds.copy() if holds is None else holds):
+            if hold._owner is owner:
                 return hold
         raise LockLost(f"this {self._who} does not hold the lock")
 
-    def _leaving(self, owner: Any) -> H:
-        """Return the hold of the with statement that ends. A generator's may have been entered by another thread or task."""
-        entered = [hold for hold in self._holds.copy() if not hold._kept]
-        return entered[0] if len(entered) == 1 else self._mine(owner, False)
+    def _acquired(self, owner: Any) -> H:
+        """Return the hold that the caller has taken last with acquire()."""
+        return self._mine(owner, [hold for hold in self._holds.copy() if not hold._exit])
+
+    def _leaving(self, owner: Any, exit: _Exit) -> H:
+        """Return the hold whose exit this is. Of those that are ended by hand it is the only one, or the caller's newest."""
+        exits = [(hold, hold._exit()) for hold in self._holds.copy() if hold._exit]
+        holds = [hold for hold, its in exits if its is exit] or [hold for hold, its in exits if its is None]
+        return holds[0] if len(holds) == 1 else self._mine(owner, holds)
 
     @property
     def held(self) -> bool:
@@ -310,17 +345,17 @@ class Lock(_Lock["Hold"]):
     """The lock of a with statement, or of several: each takes it anew, also at the same time in other threads."""
 
     def __enter__(self) -> Hold:
-        return self._take(False)
+        return self._take(_loaded_exit(), sys._getframe(1).f_code.co_flags)
 
-    def _take(self, kept: bool) -> Hold:
+    def _take(self, exit: Any = None, flags: int = 0) -> Hold:
         owner = self._owner()
         self._refuse_own(owner)
         tries = _Tries(self._agent, self._ask, self._wait)
         while True:
-            hold = Hold(self._agent, self._ask, tries, owner, kept)
+            hold = Hold(self._agent, self._ask, tries, owner, exit)
             try:
                 hold._acquire()
-                return self._keep(hold)
+                return self._keep(hold, flags)
             except LockUnavailable as e:
                 hold._close()
                 pause = tries.pause(e)
@@ -329,8 +364,9 @@ class Lock(_Lock["Hold"]):
                 raise
             time.sleep(pause)
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._end(self._leaving(self._owner()), kind is not None)
+    @_own_exit
+    def __exit__(self, kind: Any, error: Any, trace: Any, exit: Any = None) -> None:
+        self._end(self._leaving(self._owner(), exit), kind is not None)
 
     def _end(self, hold: Hold, failed: bool) -> None:
         try:
@@ -350,14 +386,14 @@ class Lock(_Lock["Hold"]):
     def acquire(self) -> bool:
         """Take the lock, as a with statement does, and return whether it was had: False means that another has it."""
         try:
-            self._take(True)
+            self._take()
         except LockHeld:
             return False
         return True
 
     def release(self, failed: bool = False) -> None:
         """Release what acquire() has taken last in this thread. failed is for work of once_per that is to be done again."""
-        self._end(self._mine(self._owner(), True), failed)
+        self._end(self._acquired(self._owner()), failed)
 
 
 class _Lease:
@@ -369,8 +405,8 @@ class _Lease:
     fence: int
     slot: int
 
-    def __init__(self, agent: _Base[Any], ask: dict[str, Any], tries: _Tries, owner: Any, kept: bool) -> None:
-        self._agent, self._ask, self._tries, self._owner, self._kept = agent, ask, tries, owner, kept  # kept: by acquire()
+    def __init__(self, agent: _Base[Any], ask: dict[str, Any], tries: _Tries, owner: Any, exit: Any) -> None:
+        self._agent, self._ask, self._tries, self._owner, self._exit = agent, ask, tries, owner, exit  # None: acquire() took it
         self._pid = os.getpid()
         self._mutex = threading.RLock()  # of who sends: a mark must not follow the end. The reader never waits for it
         self._word = b"done" if "once_per" in ask else b""  # what ends a request whose work has succeeded
@@ -678,18 +714,18 @@ class AsyncLock(_Lock["AsyncHold"]):
         """Return what stands for this task. A hold is for the task that calls acquire(), also if asyncio.wait_for has another one run it."""
         return _task()
 
-    async def __aenter__(self) -> AsyncHold:
-        return await self._take(_task(), False)
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
+        return self._take(_task(), _loaded_exit(), sys._getframe(1).f_code.co_flags)
 
-    async def _take(self, owner: Any, kept: bool) -> AsyncHold:
+    async def _take(self, owner: Any, exit: Any = None, flags: int = 0) -> AsyncHold:
         owner = owner or _task()
         self._refuse_own(owner)
         tries = _Tries(self._agent, self._ask, self._wait)
         while True:
-            hold = AsyncHold(self._agent, self._ask, tries, owner, kept)
+            hold = AsyncHold(self._agent, self._ask, tries, owner, exit)
             try:
                 await hold._acquire()
-                return self._keep(hold)
+                return self._keep(hold, flags)
             except LockUnavailable as e:
                 hold._close()
                 pause = tries.pause(e)
@@ -698,8 +734,9 @@ class AsyncLock(_Lock["AsyncHold"]):
                 raise
             await asyncio.sleep(pause)
 
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        await self._end(self._leaving(_task()), kind is not None)
+    @_own_exit
+    async def __aexit__(self, kind: Any, error: Any, trace: Any, exit: Any = None) -> None:
+        await self._end(self._leaving(_task(), exit), kind is not None)
 
     async def _end(self, hold: AsyncHold, failed: bool) -> None:
         try:
@@ -723,7 +760,7 @@ class AsyncLock(_Lock["AsyncHold"]):
 
     async def _acquire(self, owner: Any) -> bool:
         try:
-            await self._take(owner, True)
+            await self._take(owner)
         except LockHeld:
             return False
         return True
@@ -733,7 +770,7 @@ class AsyncLock(_Lock["AsyncHold"]):
         return self._release(_task(), failed)
 
     async def _release(self, owner: Any, failed: bool) -> None:
-        await self._end(self._mine(owner or _task(), True), failed)
+        await self._end(self._acquired(owner or _task()), failed)
 
 
 class AsyncHold(_Lease, asyncio.Protocol):

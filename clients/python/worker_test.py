@@ -1,6 +1,7 @@
 """Run by clients_test.go: takes a lock, and prints what becomes of it."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import copy
 import ctypes
@@ -116,6 +117,8 @@ def own(key):
     with shared as hold:
         fails(lambda: copy.copy(hold), LockError)
         fails(shared.release, LockLost)
+    left_elsewhere(key)
+    slots(key)
     closed(key)
     at_exit(key)
     unwritable(key + "unwritable")
@@ -142,6 +145,42 @@ def fails(call, kind):
     except kind as e:
         return e
     raise AssertionError(f"no {kind}")
+
+
+def held_by(lock):
+    with lock as hold:
+        yield hold
+
+
+def left_elsewhere(key):
+    """Leave blocks in another thread than the one that has entered them, which goes on without them."""
+    lock, pool = agent.lock(key, concurrency=2), concurrent.futures.ThreadPoolExecutor(1)
+
+    def by_hand():
+        assert hasattr(lock, "__exit__")
+        return lock.__enter__()
+
+    blocks, stack = held_by(lock), contextlib.ExitStack()
+    for enter, leave in (lambda: next(blocks), blocks.close), (lambda: stack.enter_context(lock), stack.close), (by_hand, lambda: lock.__exit__(None, None, None)):
+        there = pool.submit(enter).result()
+        with lock as hold:
+            leave()
+            assert hold.held and not there.held
+    blocks = held_by(agent.lock(key))
+    pool.submit(next, blocks).result()
+    assert not pool.submit(agent.lock(key, wait=0).acquire).result()  # although it is the thread that has entered
+    blocks.close()
+    pool.shutdown()
+
+
+def slots(key):
+    """Hold all that there are: one more would wait for itself."""
+    one, two = agent.lock(key), agent.lock(key, concurrency=2)
+    with one, two as hold:
+        assert hold.slot == 1
+        fails(two.acquire, LockError)
+    with two, two:
+        assert "would wait for itself" in str(fails(one.acquire, LockError))
 
 
 def closed(key):
@@ -208,7 +247,7 @@ def refused():
     fails(lambda: Agent("h:1", b"token"), LockError)
     fails(lambda: Agent("h:1", "a\nb"), LockError)
     assert Agent(pathlib.Path("/a/s")).address == Agent("unix:/a/s").address == "/a/s"
-    for options in {"wait": -1}, {"wait": "5s"}, {"ttl": 0}, {"label": b"pay"}:
+    for options in {"wait": -1}, {"wait": "5s"}, {"ttl": 0}, {"label": b"pay"}, {"concurrency": "2"}:
         fails(lambda: agent.lock("k", **options), LockError)
     for key in ["a", "b"], b"k", "\udc80":
         assert "\udc80" not in str(fails(lambda: agent.lock(key), LockError))
@@ -305,6 +344,16 @@ async def own_async(key):
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
     slots = agent.lock(key + "slots", concurrency=2)
+
+    async def held():
+        async with slots as hold:
+            yield hold
+
+    block = held()
+    there = await asyncio.ensure_future(block.__anext__())
+    async with slots as hold:  # in another task, which goes on without the block that it ends
+        await block.aclose()
+        assert hold.held and not there.held
     await asyncio.wait_for(slots.acquire(), 60)  # before Python 3.12 in a task of its own
     slot, there, stop = slots.slot, asyncio.Event(), asyncio.Event()
 
