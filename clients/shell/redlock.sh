@@ -97,7 +97,7 @@ set_timer() {
 }
 
 stop_timer() {
-	[ -z "${timer-}" ] || kill -s PIPE "$timer" 2>/dev/null # bash tells of other signals
+	[ -z "${timer-}" ] || { kill -s KILL "$timer" && wait "$timer"; } 2>/dev/null # bash tells of the signal otherwise
 	timer=
 }
 

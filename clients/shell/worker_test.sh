@@ -10,6 +10,7 @@ hold | compete | nested) ;;
 	exit
 	;;
 esac
+trap '' PIPE # as services of systemd have it
 OWN=$(mktemp -d)
 export OWN
 trap 'rm -r "$OWN"' EXIT
