@@ -2,6 +2,7 @@ package clients
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestShellSignals: USR1 reaches the command, and no other process of the shell's client. QUIT ends it, as INT and TERM do.
+// TestShellSignals: USR1 reaches the command, and no other process of the shell's client. INT and QUIT end it by TERM.
 func TestShellSignals(t *testing.T) {
 	t.Parallel()
 	for _, language := range []string{"shell", "bash"} {
@@ -19,7 +20,7 @@ func TestShellSignals(t *testing.T) {
 		}
 		shell := languages[language][0]
 		a := startAgent(t)
-		for sent, want := range map[syscall.Signal]string{syscall.SIGUSR1: "USR1 3", syscall.SIGQUIT: "TERM 4"} {
+		for sent, want := range map[syscall.Signal]string{syscall.SIGUSR1: "USR1 3", syscall.SIGINT: "TERM 4", syscall.SIGQUIT: "TERM 4"} {
 			cmd := exec.Command(shell, "redlock.sh", "-s", a.socket, "k", "--", "sh", "-c",
 				`trap "echo USR1 3; exit 3" USR1; trap "echo TERM 4; exit 4" TERM; echo ready; while :; do sleep 0.02; done`)
 			cmd.Dir, cmd.Stderr = "shell", os.Stderr
@@ -59,6 +60,31 @@ func TestShellNested(t *testing.T) {
 				t.Errorf("%s %s: %q was printed", language, wait, line)
 			}
 			_ = a.lock(t, language).Unlock()
+		}
+	}
+}
+
+// TestShellAfterwards: a redlock.sh that inherits the environment of one that has ended is not refused, although another process has its number. Its
+// standard input may be closed.
+func TestShellAfterwards(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	for _, language := range []string{"shell", "bash"} {
+		if !has(t, language) {
+			continue
+		}
+		call := fmt.Sprintf("exec %s redlock.sh -s %s k -- printenv REDLOCK_SH_HELD", languages[language][0], a.socket)
+		cmd := exec.Command("sh", "-c", call+" <&-")
+		cmd.Dir = "shell"
+		before, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", language, err, before)
+		}
+		_, held, _ := strings.Cut(string(before), " ")
+		cmd = exec.Command("sh", "-c", call)
+		cmd.Dir, cmd.Env = "shell", append(os.Environ(), fmt.Sprintf("REDLOCK_SH_HELD=%d %s", os.Getpid(), held))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", language, err, out)
 		}
 	}
 }

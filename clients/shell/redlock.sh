@@ -14,7 +14,8 @@
 # from 0 on, and the fence is that of the slot. If the lock is lost, or
 # the agent doesn't say in time that it is still held, the command and what it has started get TERM, and KILL before another can have
 # the lock. INT, TERM, HUP and QUIT are passed on as TERM, and USR1 and USR2 to the command alone. If this script is killed, the command
-# runs on, and has the lock until it ends. One that waits for more than 10 s says so.
+# runs on, and has the lock until it ends. One that waits for more than 10 s says so. The command begins with INT and QUIT ignored, as all
+# that a shell runs in the background: so Ctrl-C reaches it as TERM, and timeout -s INT doesn't end what it runs.
 # The exit code is that of the command; 75 if another has the lock, 69 if there is no agent or no quorum, 70 if the lock was lost, 137
 # if KILL was needed, and 64 for wrong use. docs/protocol.md says how long a client may believe that it holds a lock.
 
@@ -33,6 +34,7 @@ if [ "${1-}" != --own-session ]; then
 			exit 69
 		}
 	done
+	{ true 3<&0; } 2>/dev/null || exec </dev/null # where it is closed
 	exec 3<&0 # otherwise what runs in the background reads /dev/null
 	setsid sh "$0" --own-session "$@" <&3 3<&- &
 	session=$!
@@ -224,12 +226,20 @@ while getopts w:t:m:c:p:s: option; do
 done
 shift $((OPTIND - 1))
 
+# began prints when a process has begun: another one may have its number later.
+began() {
+	read -r stat <"/proc/$1/stat" || return
+	# shellcheck disable=SC2086 # its fields
+	set -- ${stat##*) }
+	echo "${20}"
+} 2>/dev/null
+
 # refuse_own fails if a redlock.sh around this one, which still runs, has this key from this agent.
 refuse_own() {
-	while read -r pid around; do
+	while read -r pid begun around; do
 		case $around in
 		"$(json "$socket"),"*",$1,"*)
-			[ ! -e "/proc/$pid" ] || fail 64 'the redlock.sh around this one holds the lock itself, and would wait for itself: locks are not reentrant'
+			[ "$(began "$pid")" != "$begun" ] || fail 64 'the redlock.sh around this one holds the lock itself, and would wait for itself: locks are not reentrant'
 			;;
 		esac
 	done <<-END
@@ -245,7 +255,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 if [ $# -lt 2 ] || [ -z "$keys" ]; then fail 64 "$usage"; fi
 shift
-REDLOCK_SH_HELD="$$ $(json "$socket"),$keys,
+REDLOCK_SH_HELD="$$ $(began $$) $(json "$socket"),$keys,
 ${REDLOCK_SH_HELD-}"
 export REDLOCK_SH_HELD
 
