@@ -36,7 +36,7 @@ func TestForeignResult(t *testing.T) {
 	t.Parallel()
 	const refusal = `{"title":"The work is done","status":409,"detail":"its result is remembered","result":"paid 42"}`
 	agent := &realAgent{socket: serveSocket(t, answering(fmt.Sprintf("HTTP/1.1 409 Conflict\r\nRedlock-Agent: 1\r\nRedlock-Outcome: done\r\nContent-Length: %d\r\n\r\n%s", len(refusal), refusal)))}
-	for _, language := range []string{"node", "php", "ruby"} {
+	for _, language := range []string{"node", "php", "python", "ruby"} {
 		if has(t, language) {
 			agent.start(t, language, "", "once", "k").expect(t, "error the remembered result of this key isn't JSON: another kind of client wrote it: paid 42")
 		}

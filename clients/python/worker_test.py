@@ -476,4 +476,4 @@ except LockDone as e:
 except LockNotRemembered as e:
     print("forgotten", json.dumps(e.value, separators=(",", ":")), e)
 except LockError as e:
-    print("error", e)
+    print("error", e if e.value is None else f"{e}: {e.value}")
