@@ -1,7 +1,6 @@
 package metrics_test
 
 import (
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -59,11 +58,14 @@ func TestMetricsInDocuments(t *testing.T) {
 			documented[metric] = strings.Join(labels, " ")
 		}
 	}
-	exist := make(map[string]string)
 	for metric, kind := range kinds(t) {
-		_, exist[metric], _ = strings.Cut(kind, " ")
+		_, labels, _ := strings.Cut(kind, " ")
+		if got, found := documented[metric]; !found || got != labels {
+			t.Errorf("docs/operations.md has %s: %v, with the labels %q, want %q", metric, found, got, labels)
+		}
+		delete(documented, metric)
 	}
-	if got, want := fmt.Sprint(documented), fmt.Sprint(exist); got != want {
-		t.Errorf("documented are\n%s\nthere are\n%s", got, want)
+	if len(documented) > 0 {
+		t.Errorf("docs/operations.md has metrics that don't exist: %v", documented)
 	}
 }

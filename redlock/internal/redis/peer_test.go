@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -136,6 +137,32 @@ func TestNegativeUptime(t *testing.T) {
 	}
 }
 
+// TestGreeting: each fact about a server is read from its greeting, or is said here to have another origin: TLS, and what beats have told.
+func TestGreeting(t *testing.T) {
+	info := "run_id:0123456789\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nuptime_in_seconds:100\r\nrole:master\r\nused_memory:1\r\nmaxmemory:2\r\nmaxmemory_policy:noeviction\r\n"
+	said := helloSaid + timeSaid + strings.Repeat(fmt.Sprintf("$%d\r\n%s\r\n", len(info), info), 3)
+	m := New(redis.Options{Addr: "server:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
+		return monologue{text: bytes.NewReader([]byte(said))}, nil
+	}})
+	var s told
+	c, err := m.Connect(t.Context(), &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	var unread []string
+	for _, of := range []any{s.Server, s.Memory} {
+		for field, value := range reflect.ValueOf(of).Fields() {
+			if value.IsZero() {
+				unread = append(unread, field.Name)
+			}
+		}
+	}
+	if got, want := strings.Join(unread, " "), "CertificateUntil Past"; got != want {
+		t.Errorf("greet.go doesn't set %q of a server, want %q", got, want)
+	}
+}
+
 // TestDialerIgnoresItsContext: the connection that it makes too late is closed.
 func TestDialerIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -237,7 +264,7 @@ func TestLies(t *testing.T) {
 			strings.Replace(heldSaid, ":1\r\n", ":999\r\n", 1),   // a slot that there is none
 			strings.Replace(heldSaid, ":2\r\n:1", ":9\r\n:1", 1), // no status
 			strings.ReplaceAll(heldSaid, ":1500", ":"+most), strings.ReplaceAll(heldSaid, ":1764000000000000", ":-"+most),
-			strings.ReplaceAll(heldSaid, "$5\r\n", tooLong), strings.ReplaceAll(heldSaid, "*6\r\n", "*"+most+"\r\n"), strings.ReplaceAll(heldSaid, "*6", "*-2"),
+			strings.ReplaceAll(heldSaid, "$5\r\n", tooLong), "*" + most + heldSaid[2:], "*-2" + heldSaid[2:],
 		},
 		granted: {strings.Replace(granted, ":1764000000000000", ":"+most, 1), strings.Replace(granted, ":1764000000000000", ":-1", 1), strings.Replace(granted, "*3", "*2", 1), ":" + most + "\r\n"},
 	} {
