@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 )
 
 // Explanation says what a rule would do with a request.
@@ -44,7 +46,7 @@ func (e Explanation) String() string {
 	var text strings.Builder
 	for _, key := range e.Keys {
 		fmt.Fprintf(&text, "key       %s\n", key)
-		if n := e.most[key]; n > 1 {
+		if n := e.most[lockname.Of(key)]; n > 1 {
 			fmt.Fprintf(&text, "slots     %d: so many requests at a time with this key\n", n)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -455,16 +456,17 @@ func (c Concurrency) MarshalJSON() ([]byte, error) {
 
 func (c Concurrency) of(key int) int { return c[min(key, len(c)-1)] }
 
-// byKey returns how many requests may hold each key. from has the index of each key's template. If two templates make the same key, the smaller
-// number counts.
+// byKey returns how many requests may hold each key, by the name of its lock. from has the index of each key's template. If two templates make keys
+// with the same lock, the smaller number counts.
 func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	most := make(map[string]int, len(keys))
 	for i, key := range keys {
 		n := c[from[i]]
-		if other, known := most[key]; known {
+		lock := lockname.Of(key)
+		if other, known := most[lock]; known {
 			n = min(n, other)
 		}
-		most[key] = n
+		most[lock] = n
 	}
 	return most
 }

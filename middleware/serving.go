@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/response"
@@ -706,22 +707,28 @@ func (s *serving) dryRun(err error) error {
 // dryRuns counts the requests of a dry run that are running, for each key and delivery that they would have locked.
 type dryRuns struct {
 	mu      sync.Mutex
-	running map[string]int // the number of requests by key
+	running map[string]int // the number of requests by the name of a key's lock
 }
 
 // begin returns the error that the locks would have given a request: nil, ErrHeld or a duplicateError. The request counts as running until done is
 // called.
 func (d *dryRuns) begin(s *serving) (done func(), err error) {
-	all := s.turn.keys
+	var all []string
+	for _, key := range s.turn.keys {
+		if name := lockname.Of(key); !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	keys := all
 	if s.delivery.ID != "" {
-		all = append(all[:len(all):len(all)], s.delivery.Key())
+		all = append(all, s.delivery.Key())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s.delivery.ID != "" && d.running[all[len(all)-1]] > 0 {
 		err = &duplicateError{}
-	} else if i := slices.IndexFunc(s.turn.keys, func(key string) bool { return d.running[key] >= s.turn.mostOf(key) }); i >= 0 {
-		err = &redlock.HeldError{Slots: s.turn.mostOf(s.turn.keys[i])}
+	} else if i := slices.IndexFunc(keys, func(key string) bool { return d.running[key] >= s.turn.mostOf(key) }); i >= 0 {
+		err = &redlock.HeldError{Slots: s.turn.mostOf(keys[i])}
 	}
 	if d.running == nil {
 		d.running = make(map[string]int)

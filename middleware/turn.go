@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -62,11 +63,16 @@ func (t Turn) Fence() (token uint64, ok bool) {
 // holder returns the turn of an outer rule that holds the key and lets at most this many requests hold it at a time, or nil.
 func (t *Turn) holder(key string, most int) *Turn {
 	for outer := t.outer; outer != nil; outer = outer.outer {
-		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && slices.Contains(outer.keys, key) && outer.mostOf(key) <= most {
+		if outer.Lock != nil && outer.Lock.Err() == nil && outer.locker == t.locker && outer.hasKey(key) && outer.mostOf(key) <= most {
 			return outer
 		}
 	}
 	return nil
+}
+
+// hasKey reports whether one of the turn's keys has the same lock as this key.
+func (t *Turn) hasKey(key string) bool {
+	return slices.ContainsFunc(t.keys, func(own string) bool { return lockname.Of(own) == lockname.Of(key) })
 }
 
 // claimer returns the turn of an outer rule that has locked the same delivery, or nil.
@@ -211,7 +217,7 @@ func (t *Turn) showSlot(r *http.Request) {
 }
 
 func (t *Turn) mostOf(key string) int {
-	if n, ok := t.most[key]; ok {
+	if n, ok := t.most[lockname.Of(key)]; ok {
 		return n
 	}
 	return t.concurrency

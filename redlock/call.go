@@ -109,11 +109,14 @@ func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try b
 		if i > 0 {
 			p = &place{}
 		}
-		p.call, p.key, p.slots = c, protocol.Key(s.prefix, key), o.most(key)
+		p.call, p.given, p.key, p.slots = c, key, protocol.Key(s.prefix, key), o.most(key)
 		c.places = append(c.places, p)
 	}
 	return c
 }
+
+// wants reports whether the call wants the result of this key, as its caller has written it: calls for other spellings are in the same line.
+func (c *call) wants(key string) bool { return c.recall && c.places[0].given == key }
 
 func (c *call) several() bool { return len(c.places) > 1 }
 
@@ -154,8 +157,12 @@ func (c *call) leave() {
 	}
 }
 
-// fail ends a call that has no place at any gate.
+// fail ends a call that has no place at any gate. If a call before it has met a result that can't be read, and this call doesn't want that result, it
+// only knows that another call comes before it.
 func (c *call) fail(err error) state {
+	if met := (*UnreadableError)(nil); errors.As(err, &met) && !c.wants(met.key) {
+		err = &HeldError{Err: met.Err}
+	}
 	c.err = err
 	return failed
 }
@@ -257,7 +264,7 @@ func (c *call) hear() state {
 func (c *call) awaitFirst() error {
 	select {
 	case met := <-c.later:
-		if _, done := met.(*DoneError); done && !c.recall {
+		if done, is := met.(*DoneError); is && !c.wants(done.key) {
 			return nil
 		}
 		return met
@@ -530,7 +537,7 @@ func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	if p.tickets == nil {
 		p.tickets = append(p.room[:0], make([]link.TicketState, len(p.voters.Streams))...)
 	}
-	ask.Key, ask.TTL, ask.Process, ask.Ticket, ask.Tickets = p.key, p.ttl, p.name, p.ticket, p.tickets
+	ask.Key, ask.Given, ask.TTL, ask.Process, ask.Ticket, ask.Tickets = p.key, protocol.Given(p.given), p.ttl, p.name, p.ticket, p.tickets
 	ask.Queue, ask.Recall, ask.Several, ask.Slots = !p.try && p.ticket > 0, p.recall, p.several(), p.slots
 	ask.Fast = !p.recall && p.tries == 0 && p.ahead == 0 && p.slots == 1
 	if p.slots > 1 {
@@ -551,7 +558,7 @@ func (c *call) win() state {
 		return holding
 	}
 	if result := c.lost.attempt.Recall(c.ctx); result != nil {
-		done := &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep}
+		done := &DoneError{Result: []byte(result.Data), Fence: uint64(result.Fence), Keep: result.Keep, key: c.lost.given}
 		c.trace(c.lost.attempt, done, 0, failed)
 		c.gates.met(c.lost.gate, done)
 		c.gates.keepOnly(nil, c)
@@ -850,7 +857,7 @@ func (c *call) errorOf(a *vote.Attempt) error {
 	case vote.Held:
 		return &HeldError{RetryAfter: v.RetryAfter, Slots: v.Slots}
 	case vote.Unreadable:
-		return &UnreadableError{Masters: masterErrors(v.Failed)}
+		return &UnreadableError{Masters: masterErrors(v.Failed), key: c.places[0].given}
 	default:
 		return noQuorum(c.voters, v)
 	}
@@ -863,7 +870,7 @@ func (c *call) tellDifference() {
 		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {
 			if c.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
 				c.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
-					"here", c.lost.attempt.Slots, "elsewhere", n, "key_hash", KeyHash(protocol.KeyOf(c.prefix, c.lost.key)), "rule", c.label)
+					"here", c.lost.attempt.Slots, "elsewhere", n, "key_hash", KeyHash(c.lost.given), "rule", c.label)
 			}
 		}
 	}

@@ -87,6 +87,7 @@ func TestConformance(t *testing.T) {
 	}{
 		{"commands", testCommands},
 		{"forced", testForced},
+		{"results of spellings", testSpellings},
 		{"expiry", testExpiry},
 		{"batch", testBatch},
 		{"release sent twice", testReleaseSentTwice},
@@ -112,7 +113,7 @@ func TestConformance(t *testing.T) {
 const testTTL = time.Minute
 
 // testKey is each test's own, because they share a master.
-func testKey(t *testing.T) string { return "redlock:{" + t.Name() + "}" }
+func testKey(t *testing.T) string { return protocol.Key("redlock", t.Name()) }
 
 func acquire(t *testing.T, token string) *protocol.Command {
 	return &protocol.Command{Op: protocol.OpAcquire, Key: testKey(t), Token: token, TTL: testTTL}
@@ -167,6 +168,38 @@ func testForced(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
 	if force, ok := extend.Reply.Answer.(*protocol.Force); !ok || force.By != "an operator" {
 		t.Errorf("released by %+v", extend.Reply.Answer)
 	}
+}
+
+// testSpellings: the spellings of a key share a lock, and each has a result of its own beside it, also in a Redis Cluster.
+func testSpellings(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
+	given := []string{"", t.Name() + "A", t.Name() + "B}"}
+	for i, key := range given {
+		expect(t, m, acquire(t, "a"), protocol.StatusGranted)
+		store := release(t, "a")
+		store.Given, store.Ask = key, &protocol.Store{Result: &protocol.Result{Data: "of " + key, Keep: testTTL, Fence: int64(i + 1)}}
+		expect(t, m, store, protocol.StatusReleased)
+	}
+	for i, key := range given {
+		recall := &protocol.Command{Op: protocol.OpRecall, Key: testKey(t), Given: key}
+		expect(t, m, recall, protocol.StatusDone)
+		if result, ok := recall.Reply.Answer.(*protocol.Result); !ok || result.Data != "of "+key {
+			t.Errorf("%q: %+v", key, recall.Reply.Answer)
+		}
+		again := acquire(t, "a")
+		again.Given, again.Recall = key, true
+		if expect(t, m, again, protocol.StatusDone); again.Reply.Fence != int64(i+1) {
+			t.Errorf("%q is refused for the result of fence %d, want %d", key, again.Reply.Fence, i+1)
+		}
+		seen := &protocol.Command{Op: protocol.OpInspect, Key: testKey(t), Given: key}
+		expect(t, m, seen, protocol.StatusNone)
+		if has, ok := seen.Reply.Answer.(*protocol.Inspected); !ok || has.Result == nil || has.Result.Fence != int64(i+1) {
+			t.Errorf("%q is seen as %+v", key, seen.Reply.Answer)
+		}
+	}
+	other := acquire(t, "a")
+	other.Given, other.Recall = t.Name()+"C", true
+	expect(t, m, other, protocol.StatusGranted)
+	expect(t, m, release(t, "a"), protocol.StatusReleased)
 }
 
 func testExpiry(t *testing.T, m redlock.Stepwise, client *redis.Client) {

@@ -156,6 +156,8 @@ type UnreadableError struct {
 	Label   string // the label of the call: see WithLabel
 	// Err is the reason for the end of the call, if it isn't in the masters' replies: see QuorumError.
 	Err error
+
+	key string // whose result it is: see call.wants
 }
 
 func (e *UnreadableError) Error() string {
@@ -230,7 +232,7 @@ func endedBy(cause, failure error) error {
 	var unreadable *UnreadableError
 	switch {
 	case errors.As(failure, &unreadable):
-		return &UnreadableError{Masters: unreadable.Masters, Err: cause}
+		return &UnreadableError{Masters: unreadable.Masters, Err: cause, key: unreadable.key}
 	case errors.As(failure, &held):
 		return &HeldError{RetryAfter: held.RetryAfter, Slots: held.Slots, Err: cause}
 	case errors.As(failure, &quorum):

@@ -105,7 +105,8 @@ const maxAsking = 16
 
 type place struct {
 	*call
-	key     string              // the name of the key on the masters
+	given   string              // the key as the caller has written it, by which results go
+	key     string              // the name of the lock on the masters, which several spellings of a key share
 	slots   int                 // how many may hold the key at once
 	unled   int                 // how many lost attempts no leader has answered. After each, the call asks for a different slot
 	attempt *vote.Attempt       // the call's last attempt for the key; nil before the first
@@ -370,14 +371,14 @@ func (g *gates) absence(c *call) (absent *absence, held bool) {
 	return absent, held
 }
 
-// met hands a remembered result, which the head has found on the masters, to the hearers and to the calls in line that want results. All of these
+// met hands a remembered result, which the head has found on the masters, to the hearers and to the calls in line that want it. All of these
 // came before the masters gave the result, so it answers them, too. Thousands of calls cost the masters as much as one.
 func (g *gates) met(at *gate, done *DoneError) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at.tell(done)
 	for p := range at.line.all() {
-		if p.recall {
+		if p.wants(done.key) {
 			at.line.drop(p)
 			p.done = done
 			p.promoted <- nil
@@ -629,14 +630,24 @@ func (g *gates) wakeAll() {
 }
 
 type seenGate struct {
-	key     string
 	locks   []*Lock
 	waiting []*place // the calls that wait, in the order in which they will get the lock
 }
 
 // see returns a copy of the gate's locks and calls. Callers hold the mu of the gates.
 func (g *gate) see() seenGate {
-	return seenGate{key: g.key, locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
+	return seenGate{locks: slices.Clone(g.locks), waiting: slices.AppendSeq(slices.Clone(g.asking), g.line.all())}
+}
+
+// key returns the key as the first holder has written it or, without one, the first call in line; empty without a call.
+func (s *seenGate) key() string {
+	switch {
+	case len(s.locks) > 0:
+		return s.locks[0].place.given
+	case len(s.waiting) > 0:
+		return s.waiting[0].given
+	}
+	return ""
 }
 
 // gatesAtOnce is how many gates seen copies before it unlocks mu for a moment.

@@ -17,7 +17,7 @@ func TestImports(t *testing.T) {
 	const vote = "redlock/internal/vote"
 	const hook, simnet = "redlock/internal/hook", "redlock/internal/simnet"
 	for dir, allowed := range map[string][]string{
-		".":          {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/notices", "internal/base/quorum", "internal/base/version"},
+		".":          {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/lockname", "internal/base/notices", "internal/base/quorum", "internal/base/version"},
 		"../inspect": {"redlock", hook, vote, heartbeat, protocol},
 		"../simnet":  {"redlock", hook, simnet},
 		"vote":       {link, protocol, admission},
@@ -29,7 +29,7 @@ func TestImports(t *testing.T) {
 		"heartbeat":  {protocol, "internal/base/quorum"},
 		"hook":       {protocol, vote, heartbeat},
 		"simnet":     {protocol, memory, redis},
-		"protocol":   {},
+		"protocol":   {"internal/base/lockname"},
 	} {
 		path := dir
 		if dir != "." {

@@ -17,7 +17,7 @@ func init() {
 		return hook.Inside{
 			Masters:          l.voters,
 			MaxTTL:           l.maxTTL,
-			StatusOf:         func(key string) any { return l.gates.statusOf(protocol.Key(l.prefix, key), key) },
+			StatusOf:         func(key string) any { return l.gates.statusOf(protocol.Key(l.prefix, key)) },
 			EndByForce:       l.gates.endByForce,
 			UnlockForgetting: func(lock any) error { return lock.(*Lock).unlockForgetting() },
 			Difference:       l.heart.difference,

@@ -569,8 +569,7 @@ func (k *Lock) unlockForgetting() error {
 
 // words returns the attributes with which the log describes a lock.
 func (k *Lock) words() []any {
-	key := protocol.KeyOf(k.call.prefix, k.gate.key)
-	words := []any{"key_hash", KeyHash(key), "fence", k.Fence(), "since", k.since().UTC()}
+	words := []any{"key_hash", KeyHash(k.place.given), "fence", k.Fence(), "since", k.since().UTC()}
 	if label := k.call.label; label != "" {
 		words = append(words, "rule", label)
 	}

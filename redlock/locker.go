@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -110,7 +112,8 @@ func checkMasters(masters []Master) error {
 	return nil
 }
 
-// Lock takes the lock on the key. It waits for the key until ctx ends, or for as long as WithWait and WithMastersWait allow. Calls are served in the
+// Lock takes the lock on the key. Keys that differ only in the case of ASCII letters share a lock: rules of package middleware lock values in lower
+// case. Results, as those of Once, are each key's own, as it is written. Lock waits for the key until ctx ends, or for as long as WithWait and WithMastersWait allow. Calls are served in the
 // order in which they came: exactly within this process, and over all processes up to the differences between their clocks. ctx bounds the wait only,
 // not the lock.
 //
@@ -139,26 +142,27 @@ const MaxKeys = protocol.MaxBatch
 
 const maxKeyLengths = 64 * MaxKeyLength
 
-// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Duplicate keys count once. Calls that share
+// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Keys that share a lock count once. Calls that share
 // some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. The Lock is lost as
 // soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, distinctKeys(keys), opts, false)
+	return l.lock(ctx, keys, opts, false)
 }
 
 // TryLockAll is to TryLock as LockAll is to Lock.
 func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, distinctKeys(keys), opts, true)
+	return l.lock(ctx, keys, opts, true)
 }
 
-// distinctKeys returns each key once, in the order in which all calls ask for them.
+// distinctKeys returns a key for each lock, in the order in which all calls ask for the locks. Of several spellings of a key, it returns the first one
+// given.
 func distinctKeys(keys []string) []string {
 	if len(keys) == 1 {
 		return keys
 	}
 	keys = slices.Clone(keys)
-	slices.Sort(keys)
-	return slices.Compact(keys)
+	slices.SortStableFunc(keys, func(a, b string) int { return strings.Compare(lockname.Of(a), lockname.Of(b)) })
+	return slices.CompactFunc(keys, func(a, b string) bool { return lockname.Of(a) == lockname.Of(b) })
 }
 
 // Do takes the lock on the key, as Lock does, calls f, and frees the lock when f has returned or panicked. The context of f is a child of ctx that
@@ -244,7 +248,7 @@ func (l *Locker) end() error {
 	return errors.Join(errs...)
 }
 
-func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try bool) (*Lock, error) {
+func (l *Locker) lock(ctx context.Context, given []string, opts []LockOption, try bool) (*Lock, error) {
 	if err := l.usable(ctx); err != nil {
 		return nil, err
 	}
@@ -252,13 +256,14 @@ func (l *Locker) lock(ctx context.Context, keys []string, opts []LockOption, try
 	if err != nil {
 		return nil, err
 	}
+	keys := distinctKeys(given)
 	if err := checkKeys(keys...); err != nil {
 		return nil, err
 	}
 	switch {
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
-	case len(keys) > 1 && o.recall:
+	case o.recall && slices.ContainsFunc(given, func(key string) bool { return key != given[0] }): // two spellings have one lock, but two results
 		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
 	}
 	var lock *Lock

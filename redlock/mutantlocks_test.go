@@ -23,6 +23,19 @@ var lockMutants = []mutant{
 		},
 	},
 	{
+		name: "each spelling of a key has a lock of its own", breaks: exclusion,
+		shape: func(w *world) { w.spelled = true },
+		send: func(l *route, cmd *protocol.Command) {
+			own := "redlock:{" + cmd.Given + "}"
+			if cmd.Given != "" && l.process.world.isKey(cmd.Given[1:]) {
+				l.process.memory.Store(cmd.Token+" takes", own)
+				cmd.Key = own
+			} else if own := l.process.recall(cmd.Token + " takes"); cmd.Op == protocol.OpExtend && own != cmd.Token+" takes" {
+				cmd.Key = own
+			}
+		},
+	},
+	{
 		name: "release deletes whatever token is there", breaks: exclusion,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			if cmd.Op != protocol.OpRelease {

@@ -17,6 +17,11 @@ var resultMutants = []mutant{
 		send: func(_ *route, cmd *protocol.Command) { cmd.Recall = false },
 	},
 	{
+		name: "the spellings of a key share a result", breaks: onceOnly,
+		shape: func(w *world) { w.spelled = true },
+		send:  func(_ *route, cmd *protocol.Command) { cmd.Given = "" },
+	},
+	{
 		name: "a key is freed before its result is stored", breaks: onceOnly,
 		serve: func(m *memory.Master, cmd *protocol.Command) bool {
 			if cmd.Op == protocol.OpRelease && cmd.Ask != nil { // and the server has crashed in between

@@ -129,6 +129,8 @@ type DoneError struct {
 	Fence  uint64        // the fencing token of the lock under which the work was done
 	Keep   time.Duration // how long the work is still remembered, at least on one master; then it may be done again
 	Ago    time.Duration // how long ago the work was done; 0 without WithOncePer
+
+	key string // whose result it is: see call.wants
 }
 
 func (e *DoneError) Error() string { return ErrDone.Error() }

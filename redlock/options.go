@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -340,7 +341,7 @@ type slotsOf struct {
 
 func (o *lockOptions) most(key string) int {
 	for of := o.slotsOf; of != nil; of = of.next {
-		if of.key == key {
+		if lockname.Of(of.key) == lockname.Of(key) {
 			return of.n
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
@@ -225,7 +226,7 @@ func (w *world) judgeOrder() {
 	came := func(h *holder) time.Duration { return h.granted - h.Acquisition().Waited }
 	waited := make(map[string][]*holder) // by key
 	for _, h := range w.held {
-		waited[h.key] = append(waited[h.key], h)
+		waited[lockname.Of(h.key)] = append(waited[lockname.Of(h.key)], h)
 		if w.eternal && h.Acquisition().Waited > time.Minute && !w.oneBesideSeveral() {
 			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Acquisition().Waited)
 		}

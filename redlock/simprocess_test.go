@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ type process struct {
 	locker   *Locker
 	named    atomic.Uint64 // the fence of the last release by force
 	memory   sync.Map      // what a mutant remembers
+	spelt    atomic.Uint64 // how many keys it has spelled
 
 	solo    time.Duration         // a caller that is alone waits for its replies itself for so long, from one master after the other
 	locks   bool                  // a server was told last that it may lock; the world's mu guards this
@@ -116,8 +118,12 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 	if p.slots > 1 && p.world.isKey(keys[0]) {
 		opts = append(opts, WithConcurrency(p.slots))
 		for _, key := range keys {
-			opts = append(opts, WithConcurrencyOf(key, p.most(key)))
+			opts = append(opts, WithConcurrencyOf(p.spell(key), p.most(key)))
 		}
+	}
+	keys = slices.Clone(keys)
+	for i := range keys {
+		keys[i] = p.spell(keys[i])
 	}
 	switch {
 	case len(keys) > 1 && try:
@@ -128,6 +134,14 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 		return p.locker.TryLock(ctx, keys[0], opts...)
 	}
 	return p.locker.Lock(ctx, keys[0], opts...)
+}
+
+// spell gives a key as the process writes it this time.
+func (p *process) spell(key string) string {
+	if !p.world.spelled || !p.world.isKey(key) {
+		return key
+	}
+	return []string{"k", "K"}[(p.spelt.Add(1)+uint64(p.index))%2] + key
 }
 
 // connected says whether the process has a connection to each server, on which nothing is under way that may still break it.

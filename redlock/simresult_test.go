@@ -31,6 +31,9 @@ func (w *world) onceWorld() bool { return w.moves == nil && !w.neighbors && !w.a
 // once does a piece of work, unless it is done.
 func (w *world) once(p *process, r *rand.Rand) {
 	key := "job" + strconv.Itoa(r.IntN(jobs))
+	if w.spelled && chance(r, 50) { // what is done once is so for each spelling
+		key = strings.ToUpper(key)
+	}
 	before := w.mustBeMet(key)
 	opts := []LockOption{WithRecall(), WithTTL(between(r, w.ttl/4, w.ttl))}
 	if w.ending {
@@ -125,10 +128,11 @@ func (w *world) confirm(key string, fence uint64) {
 // confirmed, if no server has forgotten anything since, or one that so many servers have that every quorum meets one of them.
 func (w *world) mustBeMet(key string) uint64 {
 	var fences []int64
+	asked := &protocol.Command{Key: protocol.Key(DefaultPrefix, key), Given: protocol.Given(key)}
 	for _, s := range w.servers {
 		var result protocol.Result
 		if _, up := s.life(); up {
-			s.Look(func(m *memory.Master) { result, _, _ = m.Results.Get(protocol.Key(DefaultPrefix, key), s.clock()) })
+			s.Look(func(m *memory.Master) { result, _, _ = m.Results.Get(asked.ResultOf(), s.clock()) })
 		}
 		fences = append(fences, result.Fence)
 	}

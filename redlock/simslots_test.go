@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -70,7 +71,7 @@ func (w *world) isKey(key string) bool {
 	return err == nil && n < w.keys
 }
 
-func (h *holder) slotKey() string { return fmt.Sprint(h.key, " ", h.Slot()) }
+func (h *holder) slotKey() string { return fmt.Sprint(lockname.Of(h.key), " ", h.Slot()) }
 
 // judgeSlots counts the holders of each key at all times.
 func (w *world) judgeSlots() {
@@ -234,7 +235,7 @@ var slotMutants = []mutant{
 		send: func(l *route, cmd *protocol.Command) {
 			line, slot := protocol.SlotOf(cmd.Key)
 			if cmd.Op == protocol.OpAcquire || cmd.Op == protocol.OpExtend || cmd.Op == protocol.OpRelease {
-				if l.process.index == 0 && l.process.world.isKey(protocol.KeyOf(DefaultPrefix, line)) {
+				if l.process.index == 0 && l.process.world.isKey(strings.Trim(strings.TrimPrefix(line, DefaultPrefix+":"), "{}")) {
 					cmd.Key = protocol.SlotKey(line, slot+1)
 				}
 			}

@@ -101,7 +101,7 @@ func (w *world) nested(p *process, outer *holder, r *rand.Rand, wait time.Durati
 func (w *world) operate(p *process, r *rand.Rand) {
 	for w.now() < w.faults.to && !p.left() {
 		p.nap(upTo(r, 300*time.Millisecond))
-		key, slot := strconv.Itoa(r.IntN(w.keys)), 0
+		key, slot := p.spell(strconv.Itoa(r.IntN(w.keys))), 0
 		if w.slots > 1 {
 			slot = r.IntN(w.slots)
 		}

@@ -58,6 +58,7 @@ type world struct {
 	apart        bool         // two steps at once: majorities of two processes may not meet
 	pairs        bool         // where there are two keys, who wants the first wants both
 	several      bool         // of three keys many want two, or take the others within a lock
+	spelled      bool         // keys are asked for in capital and in small letters
 	long         bool         // all results are
 	ending       bool         // what is done once ends as its lock does
 	passes       bool         // who meets a result that can't be read does the work
@@ -305,6 +306,7 @@ func newWorld(t *testing.T, seed uint64, m mutant) *world {
 	if m.name == "" && !w.quiet {
 		w.drawTrouble(rand.New(rand.NewPCG(seed, 950)))
 	}
+	w.spelled = m.name == "" && chance(rand.New(rand.NewPCG(seed, 970)), 25)
 	if m.shape != nil {
 		m.shape(w)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -207,7 +208,7 @@ func (o *otherSlots) disagreements() []Disagreement {
 
 // KeyStatus is a key that this process holds or waits for.
 type KeyStatus struct {
-	Key   string // the key as it was given to Lock
+	Key   string // the key as it was given to Lock: by the first holder or, without one, by the first call in line
 	Label string // the label of the call that holds the key, or of the first call in line: see WithLabel
 	Held  bool   // this process holds the key
 	// Since is when the key was taken or, if it isn't held, when the first call in line came.
@@ -222,13 +223,11 @@ type KeyStatus struct {
 	Slot, Slots int
 }
 
-// Keys returns the keys with this prefix that this process holds or waits for, sorted. It asks no master: package inspect shows the locks of other
+// Keys returns the keys with this prefix, in whatever case, that this process holds or waits for, sorted. It asks no master: package inspect shows the locks of other
 // processes. Keys doesn't hold up calls noticeably, so keys that come or go meanwhile may be missing.
 func (l *Locker) Keys(prefix string) []KeyStatus {
-	keys := l.gates.keys(func(full string) (string, bool) {
-		key := protocol.KeyOf(l.prefix, full)
-		return key, strings.HasPrefix(key, prefix)
-	})
+	prefix = lockname.Of(prefix)
+	keys := l.gates.keys(func(key string) bool { return strings.HasPrefix(lockname.Of(key), prefix) })
 	sorted := sortedRefs(keys, func(a, b *KeyStatus) int { return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot)) })
 	all := make([]KeyStatus, len(keys))
 	for i, k := range sorted {
@@ -237,14 +236,14 @@ func (l *Locker) Keys(prefix string) []KeyStatus {
 	return all
 }
 
-// keys returns the status of all keys that name accepts. name gets the key's name on the masters.
-func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeyStatus {
+// keys returns the status of all keys that are wanted.
+func (g *gates) keys(wanted func(key string) bool) []KeyStatus {
 	var parts [][]KeyStatus // a single slice would be copied again and again as it grows
 	for some := range g.seen() {
 		part := make([]KeyStatus, 0, len(some))
 		for i := range some {
-			if key, accepted := name(some[i].key); accepted {
-				part = some[i].appendStatuses(part, key)
+			if wanted(some[i].key()) {
+				part = some[i].appendStatuses(part)
 			}
 		}
 		parts = append(parts, part)
@@ -252,8 +251,8 @@ func (g *gates) keys(name func(full string) (key string, accepted bool)) []KeySt
 	return slices.Concat(parts...)
 }
 
-// statusOf returns the status of one key. full is the key's name on the masters.
-func (g *gates) statusOf(full, key string) []KeyStatus {
+// statusOf returns the status of one key. full is the name of its lock on the masters.
+func (g *gates) statusOf(full string) []KeyStatus {
 	g.mu.Lock()
 	at := g.byKey[full]
 	if at == nil {
@@ -263,12 +262,12 @@ func (g *gates) statusOf(full, key string) []KeyStatus {
 	seen := at.see()
 	g.mu.Unlock()
 	seen.dropEnded()
-	return seen.appendStatuses(nil, key)
+	return seen.appendStatuses(nil)
 }
 
 // appendStatuses appends the statuses of the gate: one for each held lock, or one if no lock is held.
-func (s *seenGate) appendStatuses(all []KeyStatus, key string) []KeyStatus {
-	first := len(all)
+func (s *seenGate) appendStatuses(all []KeyStatus) []KeyStatus {
+	first, key := len(all), s.key()
 	for _, k := range s.locks {
 		all = append(all, KeyStatus{Key: key, Label: k.call.label, Request: k.call.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
 		if k.attempt.Slots > 1 {
@@ -304,7 +303,7 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 
 // longTurns returns a text for the masters: a line for each key that a call has held, or waited for, for longer than longTurn. The oldest is first.
 func (l *Locker) longTurns(now time.Time) string {
-	keys := l.gates.keys(func(full string) (string, bool) { return protocol.KeyOf(l.prefix, full), true })
+	keys := l.gates.keys(func(string) bool { return true })
 	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
 	return heartbeat.TurnLines(func(yield func(hash string, turn heartbeat.Turn) bool) {
 		for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {

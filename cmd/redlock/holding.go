@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/job"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -120,7 +121,7 @@ func (d *agentDoor) inspect(ctx context.Context) (holder string, fence uint64) {
 
 func (d *agentDoor) close() error { return nil }
 
-// heldVariable has the keys, each with its fence, that this process and those above it hold by redlock run, as JSON.
+// heldVariable has the names of the locks, each with its fence, that this process and those above it hold by redlock run, as JSON.
 const heldVariable = "REDLOCK_HELD"
 
 func heldAbove() map[string]uint64 {
@@ -135,7 +136,7 @@ func heldAbove() map[string]uint64 {
 // refuseOwn returns an error if a redlock run above this one has the key, because this one would wait for itself. The variable alone doesn't prove
 // that: a daemon may have inherited it, and the lock may be gone.
 func (c *runCommand) refuseOwn(ctx context.Context, inspect func(context.Context) (holder string, fence uint64)) error {
-	own, above := heldAbove()[c.key]
+	own, above := heldAbove()[lockname.Of(c.key)]
 	if !above || c.most > 1 {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/job"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -264,7 +265,7 @@ func (c *runCommand) environment(held *holding) []string {
 	}
 	if held.slot == 0 {
 		all := heldAbove()
-		all[c.key] = held.fence
+		all[lockname.Of(c.key)] = held.fence
 		if text, err := json.Marshal(all); err == nil {
 			env = append(env, heldVariable+"="+string(text))
 		}

@@ -206,6 +206,7 @@ func TestRunInItself(t *testing.T) {
 			"directly":        in(run("--wait", "10s", "k", "--", "echo", "ran"), "k"),
 			"another between": in(in(run("--wait", "10s", "k", "--", "echo", "ran"), "j"), "k"),
 			"without a wait":  in(run("--try", "k", "--", "echo", "ran"), "k"),
+			"in capitals":     in(run("--wait", "10s", "K", "--", "echo", "ran"), "k"),
 			"with a long ttl": in(run("--wait", "10s", "k", "--", "echo", "ran"), "k", "--ttl", "1m"),
 		} {
 			if out, errs, code := finishAnswered(t, cmd); code != codeUsage || out != "" || !strings.Contains(errs, "would wait for itself") {

@@ -160,7 +160,7 @@ func (in *inside) look(ctx context.Context, key string, slot int) (seen *View, t
 		return nil, "", fmt.Errorf("redlock: slot %d: must be 0 to %d", slot, protocol.MaxSlots-1)
 	}
 	full := in.fullKey(key, slot)
-	replies, err := in.ask(ctx, protocol.Command{Op: protocol.OpInspect, Key: full}, nil)
+	replies, err := in.ask(ctx, protocol.Command{Op: protocol.OpInspect, Key: full, Given: protocol.Given(key)}, nil)
 	if replies == nil {
 		return nil, "", err
 	}

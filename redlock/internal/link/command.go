@@ -55,7 +55,7 @@ func (c *Command) First(release *Command) { c.former = release }
 // keeps the ticket. alone means that no process waited for the key.
 func (c *Command) Release(ticket int64, waiting, alone bool, to Receiver) Command {
 	return Command{
-		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
+		Command: protocol.Command{Op: protocol.OpRelease, Key: c.Key, Given: c.Given, Token: c.Token, TTL: c.TTL, Process: c.Process, Ticket: ticket, Slots: c.Slots, Leads: c.Leads,
 			Queue: waiting && c.Queue, Alone: alone},
 		Master:  c.Master,
 		acquire: c,

@@ -19,10 +19,10 @@ type Master struct {
 	Beside  Expiring[bool]   // keys whose fence is remembered for longer than the lease
 	Plain   Expiring[string] // the holder's token, for keys for which no process has waited; a release with Alone frees only these
 	Queues  Expiring[*Queue]
-	Slots   Expiring[Slots] // by key; only for keys with several holders that this master leads
-	Offers  Expiring[Offer] // by the name of the call
-	Results Expiring[protocol.Result]
-	Forced  Expiring[string] // by key and token: the operator who has released the token with OpForce
+	Slots   Expiring[Slots]           // by key; only for keys with several holders that this master leads
+	Offers  Expiring[Offer]           // by the name of the call
+	Results Expiring[protocol.Result] // by what they belong to: see Command.ResultOf
+	Forced  Expiring[string]          // by key and token: the operator who has released the token with OpForce
 
 	Processes Processes
 
@@ -94,7 +94,7 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 		reply.Former = m.free(cmd.Key, cmd.Former, now)
 	}
 	if cmd.Recall {
-		if done, ends, known := m.Results.Get(cmd.Key, now); known {
+		if done, ends, known := m.Results.Get(cmd.ResultOf(), now); known {
 			reply.Status, reply.Fence, reply.TTL = protocol.StatusDone, done.Fence, ends.Sub(now)
 			return reply
 		}
@@ -236,7 +236,7 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 		return reply
 	}
 	if store, ok := cmd.Ask.(*protocol.Store); ok && (store.Anyway || reply.Status == protocol.StatusReleased) {
-		m.remember(cmd.Key, store.Result, now)
+		m.remember(cmd, store.Result, now)
 	}
 	line, slot := protocol.SlotOf(cmd.Key)
 	slots := m.slots(cmd, now)
@@ -277,16 +277,17 @@ func (m *Master) inspect(cmd *protocol.Command, now time.Time) protocol.Reply {
 	if q, _, ok := m.Queues.Get(lineOf(cmd), now); ok {
 		seen.Queue = q.lines(now)
 	}
-	if result, ends, known := m.Results.Get(cmd.Key, now); known {
+	if result, ends, known := m.Results.Get(cmd.ResultOf(), now); known {
 		seen.Result = &protocol.Result{Size: len(result.Data), Keep: ends.Sub(now), Fence: result.Fence}
 	}
 	return protocol.Reply{Time: now.UnixMicro(), Answer: seen}
 }
 
 // remember stores a result, unless the key has a result with the same fence or a larger one.
-func (m *Master) remember(key string, result *protocol.Result, now time.Time) {
-	if former, _, known := m.Results.Get(key, now); !known || former.Fence < result.Fence {
-		m.Results.Set(key, *result, now, result.Keep)
+func (m *Master) remember(cmd *protocol.Command, result *protocol.Result, now time.Time) {
+	of := cmd.ResultOf()
+	if former, _, known := m.Results.Get(of, now); !known || former.Fence < result.Fence {
+		m.Results.Set(of, *result, now, result.Keep)
 	}
 }
 
@@ -295,7 +296,7 @@ func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
 	holder, _, held := m.Leases.Get(cmd.Key, now)
 	switch {
 	case store.Anyway, held && holder == cmd.Token:
-		m.remember(cmd.Key, store.Result, now)
+		m.remember(cmd, store.Result, now)
 		return protocol.Reply{Status: protocol.StatusDone}
 	case held:
 		return protocol.Reply{Status: protocol.StatusNotOwner}
@@ -304,7 +305,7 @@ func (m *Master) store(cmd *protocol.Command, now time.Time) protocol.Reply {
 }
 
 func (m *Master) recall(cmd *protocol.Command, now time.Time) protocol.Reply {
-	result, ends, known := m.Results.Get(cmd.Key, now)
+	result, ends, known := m.Results.Get(cmd.ResultOf(), now)
 	if !known {
 		return protocol.Reply{Status: protocol.StatusExpired, Time: now.UnixMicro()}
 	}

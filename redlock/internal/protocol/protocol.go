@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 )
 
 type Op uint8
@@ -48,6 +50,7 @@ const (
 
 type Command struct {
 	Key   string        // the full key, prefix included: see Key
+	Given string        // the key as the caller has written it, if Key has it in another case; else empty. Only results go by it: see ResultOf
 	Token string        // the secret by which the holder proves that the lock is its own
 	TTL   time.Duration // the length of the lease; for OpForce: how long the token can't be renewed
 	Fence int64         // of OpAcquire: the proposed fence; of OpExtend: the lock's fence
@@ -259,10 +262,14 @@ func IDOf(random string) string { return random[:min(IDLen, len(random)/2)] }
 // Shown returns the part of a token that may be displayed. With the whole token, a reader could end the lock.
 func Shown(token string) string { return token[:min(IDLen+4, len(token)/2)] }
 
-// Key returns the name of a lock's key on the masters. The part in braces is the hash tag, which makes a Redis Cluster keep all keys of one lock on
-// one node. Redis ends the tag at the first closing brace, and ignores an empty tag. So a key that begins with a closing brace, or with opening
-// braces and a closing one, gets one more opening brace. No two keys have the same name.
+// Key returns the name of a lock's key on the masters. It is the only place where a caller's key becomes the name that excludes, so keys that differ
+// in the case of ASCII letters alone share a lock.
+//
+// The part in braces is the hash tag, which makes a Redis Cluster keep all keys of one lock on one node. Redis ends the tag at the first closing
+// brace, and ignores an empty tag. So a key that begins with a closing brace, or with opening braces and a closing one, gets one more opening brace.
+// No two locks have the same name.
 func Key(prefix, key string) string {
+	key = lockname.Of(key)
 	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {
 		return prefix + ":{{" + key + "}"
 	}
@@ -273,13 +280,22 @@ func Key(prefix, key string) string {
 // a Redis Cluster.
 func Processes(prefix string) string { return prefix + ":processes:{processes}" }
 
-// KeyOf returns the key from a name that Key has made.
-func KeyOf(prefix, name string) string {
-	key := strings.TrimSuffix(strings.TrimPrefix(name, prefix+":{"), "}")
-	if strings.HasPrefix(strings.TrimLeft(key, "{"), "}") {
-		return key[1:]
+// Given returns the key for the field of this name: empty if the name that Key makes has the key as it is.
+func Given(key string) string {
+	if lockname.Of(key) == key {
+		return ""
 	}
 	return key
+}
+
+// ResultOf returns what the command's result belongs to: the lock, and the key as the caller has written it. Work on one spelling must not count as
+// done for another. On a server, the name of the result ends with :result. No other key has that name, because Given has a capital letter, which no
+// name of a lock has.
+func (c *Command) ResultOf() string {
+	if c.Given == "" {
+		return c.Key
+	}
+	return c.Key + ":" + c.Given
 }
 
 // FenceSlack is how far a fence may be from the clock of the master that stores it, on either side.

@@ -187,7 +187,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	b = appendBulk(b, line, ":queue")
 	b = appendBulk(b, line, ":leases")
 	if keys == 5 {
-		b = appendBulk(b, cmd.Key, ":result")
+		b = appendBulk(b, cmd.ResultOf(), ":result")
 	}
 	b = appendBulk(b, cmd.Token)
 	b = appendBulk(b, cmd.Process)

@@ -229,7 +229,7 @@ func (s *Server) Leads(key string) (leads bool) {
 // Result returns the result that is remembered for a key, or "".
 func (s *Server) Result(key string) (data string) {
 	s.change(func() {
-		r, _, _ := s.memory.Results.Get(full(key), s.clock())
+		r, _, _ := s.memory.Results.Get(resultOf(key), s.clock())
 		data = r.Data
 	})
 	return data
@@ -238,11 +238,15 @@ func (s *Server) Result(key string) (data string) {
 // SetResult replaces the result that the server remembers for a key; if keep is 0, it removes the result.
 func (s *Server) SetResult(key, data string, fence uint64, keep time.Duration) {
 	s.change(func() {
-		s.memory.Results.Set(full(key), protocol.Result{Data: data, Fence: int64(fence), Keep: keep}, s.clock(), keep)
+		s.memory.Results.Set(resultOf(key), protocol.Result{Data: data, Fence: int64(fence), Keep: keep}, s.clock(), keep)
 	})
 }
 
 func full(key string) string { return protocol.Key("redlock", key) }
+
+func resultOf(key string) string {
+	return (&protocol.Command{Key: full(key), Given: protocol.Given(key)}).ResultOf()
+}
 
 // Keys returns the keys that are held, and the keys that are waited for, with ":queue" appended. It returns none if the server is down.
 func (s *Server) Keys() (keys []string) {

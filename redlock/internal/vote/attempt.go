@@ -44,6 +44,7 @@ type Attempt struct {
 
 type Ask struct {
 	Key       string
+	Given     string // see protocol.Command
 	TTL       time.Duration
 	Start     time.Time          // the same for all keys of a call
 	Fence     int64              // the proposed fence, from the masters' clocks
@@ -75,7 +76,7 @@ func (m *Masters) Ask(ask Ask) *Attempt {
 		leader:   -1,
 		acquires: make([]link.Command, len(m.Streams)),
 	}
-	acquire := protocol.Command{Op: protocol.OpAcquire, Key: ask.Key, Token: m.Random(), TTL: ask.TTL, Fence: ask.Fence, Process: ask.Process, Ticket: ask.Ticket, Recall: ask.Recall}
+	acquire := protocol.Command{Op: protocol.OpAcquire, Key: ask.Key, Given: ask.Given, Token: m.Random(), TTL: ask.TTL, Fence: ask.Fence, Process: ask.Process, Ticket: ask.Ticket, Recall: ask.Recall}
 	if ask.Slots > 1 {
 		a.leader = m.leader(ask.Key)
 		if former == nil {

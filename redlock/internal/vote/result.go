@@ -75,7 +75,7 @@ func (a *Attempt) Store(ctx context.Context, result *protocol.Result) *Verdict {
 func (a *Attempt) storeOn(master int, result *protocol.Result, anyway bool, to link.Receiver) {
 	c := &a.acquires[master]
 	a.masters.laneOf(master, c.Key).Push(&link.Command{
-		Command: protocol.Command{Op: protocol.OpStore, Key: c.Key, Token: c.Token, Ask: &protocol.Store{Result: result, Anyway: anyway}},
+		Command: protocol.Command{Op: protocol.OpStore, Key: c.Key, Given: c.Given, Token: c.Token, Ask: &protocol.Store{Result: result, Anyway: anyway}},
 		Master:  master,
 		To:      to,
 	})
@@ -184,7 +184,7 @@ func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 		if asked < len(from) {
 			done := from[asked]
 			asked++
-			a.masters.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key}, Master: done.Master, Abandoned: over, To: r.Replies})
+			a.masters.laneOf(done.Master, done.Key).Push(&link.Command{Command: protocol.Command{Op: protocol.OpRecall, Key: done.Key, Given: done.Given}, Master: done.Master, Abandoned: over, To: r.Replies})
 		}
 		within := NewSpan(ResultTime)
 		if asked < len(from) {
