@@ -7,6 +7,7 @@
 //
 //   - caddymodule.go: the handler http.handlers.redlock: its settings, what happens to a request, and its placeholders
 //   - errorroutes.go: which error routes a server with a rule may have, as they run without the lock
+//   - reads.go: which rules refuse requests that only read
 //   - forgedheaders.go: the headers that no client may set
 //   - guard.go: the handler http.handlers.redlock_guard
 //   - require.go: the handler http.handlers.redlock_require, and which handlers stand behind none
@@ -288,11 +289,15 @@ func (h *Handler) leave() {
 // check returns an error in the configuration that can be found without the app and the secrets: the Caddyfile's parser calls it,
 // too.
 func (h *Handler) check() error {
+	_, err := h.compiled()
+	return err
+}
+
+func (h *Handler) compiled() (*middleware.Serializer, error) {
 	rule := h.Rule
 	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's budget is not known yet
 	rule.Verify = anySecrets(h.Verify)
-	_, err := middleware.Compile(rule, placeholderOf)
-	return err
+	return middleware.Compile(rule, placeholderOf)
 }
 
 // finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its upstream returns a

@@ -180,6 +180,7 @@ type node struct {
 	text      string           // the handler in JSON, unless it is loaded and no rewrite
 	required  *Require         // of redlock_require
 	rule      *middleware.Rule // of redlock
+	source    source           // of redlock
 	upstreams []string         // of a loaded proxy
 }
 
@@ -204,13 +205,23 @@ func readNode(text []byte) node {
 		text, _ = json.Marshal(plain)
 		n.text = string(text)
 	case "redlock":
-		n.rule = new(middleware.Rule)
-		_ = json.Unmarshal(text, n.rule)
+		h := new(Handler)
+		_ = json.Unmarshal(withoutName(text), h)
+		n.rule, n.source = &h.Rule, h.Source
 	case "redlock_require":
 		n.required = new(Require)
 		_ = json.Unmarshal(text, n.required)
 	}
 	return n
+}
+
+// withoutName removes what names the module, which its settings don't have.
+func withoutName(text []byte) []byte {
+	var settings map[string]json.RawMessage
+	_ = json.Unmarshal(text, &settings)
+	delete(settings, "handler")
+	text, _ = json.Marshal(settings)
+	return text
 }
 
 func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
@@ -220,7 +231,7 @@ func loadedNode(handler caddyhttp.MiddlewareHandler) (n node) {
 	case *caddyhttp.Invoke:
 		n.Name = handler.Name
 	case *Handler:
-		n.rule = &handler.Rule
+		n.rule, n.source = &handler.Rule, handler.Source
 	case *Require:
 		n.required = handler
 	case *rewrite.Rewrite:
@@ -292,6 +303,7 @@ type progress struct {
 	own      bool               // the request was rewritten to a page of the error route's own
 	rewrites string             // the rewrites of the request, one after the other; unclear if not all requests have the same
 	around   string             // a handler before this one that serves, without a lock, the request if a rule refuses it; "" for none
+	noGET    bool               // as far as is known, no GET comes here
 	guarded  bool               // the request has come through redlock_guard
 	locked   []int              // the indices of the refusing rules whose keys the request has locked again
 	required *Require           // the redlock_require that the request has passed; nil for none
@@ -301,7 +313,7 @@ type progress struct {
 const unclear = "unclear"
 
 func (p progress) and(other progress) progress {
-	both := progress{own: p.own && other.own, rewrites: p.rewrites, around: cmp.Or(p.around, other.around), guarded: p.guarded && other.guarded, required: p.required}
+	both := progress{own: p.own && other.own, rewrites: p.rewrites, around: cmp.Or(p.around, other.around), noGET: p.noGET && other.noGET, guarded: p.guarded && other.guarded, required: p.required}
 	if p.rewrites != other.rewrites {
 		both.rewrites = unclear
 	}
@@ -368,8 +380,11 @@ func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, 
 func (w walk) through(routes caddyhttp.RouteList, now progress, visit func(n node, now progress)) progress {
 	groups := make(map[string]progress) // only one route of each group runs
 	rules := make(map[string][]*middleware.Rule)
+	taken := false // an earlier route takes each GET
 	for _, route := range routes {
 		inside := now
+		inside.noGET = now.noGET || taken || !passesGET(route)
+		taken = taken || isConditional(route) && takesGET(route)
 		inside.rules = without(now.rules, rules[route.Group])
 		for _, n := range nodesOf(route) {
 			inside = w.throughOne(n, inside, visit)

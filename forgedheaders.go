@@ -29,6 +29,7 @@ func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
 			return err
 		}
 		a.checked[server] = true
+		warnOfReads(ctx, server)
 	}
 	a.stripAll(ctx, server)
 	return nil

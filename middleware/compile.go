@@ -33,6 +33,7 @@ type compiled struct {
 	byUser    bool                  // the scope is the authenticated user, if there is one
 	verifiers []*signature.Verifier // one for each Verify
 	readsBody bool
+	needsBody bool // a key or an ID has a placeholder that has a value only with a body
 	requires  bool // this is the rule of a Requirement, which takes no locks
 
 	remembers *remember.Policy     // nil if no responses are remembered
@@ -106,6 +107,7 @@ func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 			set.add(t)
 		}
 		c.derive, c.readsBody = c.keys.Keys, slices.ContainsFunc(c.keys, (*Template).ReadsBody)
+		c.needsBody = slices.ContainsFunc(c.keys, (*Template).needsBody)
 	}
 	if err := c.compileID(placeholder, set); err != nil {
 		return err
@@ -143,6 +145,7 @@ func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 		}
 		set.add(id)
 		c.dedupe, c.readsBody = id.exactKey(), c.readsBody || id.ReadsBody()
+		c.needsBody = c.needsBody || id.needsBody()
 	}
 	return nil
 }

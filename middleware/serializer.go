@@ -50,6 +50,13 @@ func (s *Serializer) Explain(r *http.Request) Explanation { return s.rule.explai
 // ReadsBody reports whether bodies are read before a lock is taken.
 func (s *Serializer) ReadsBody() bool { return s.rule.readsBody }
 
+// NeedsBody reports whether the rule refuses each request without a body, because a key or an ID is read only there. It is false for webhooks, of which
+// the rule verifies the sender or has its preset: a rule for them is meant to refuse other requests.
+func (s *Serializer) NeedsBody() bool {
+	webhooks := len(s.rule.verifiers) > 0 || s.rule.Preset != "" && !s.rule.identifiesByHeader()
+	return s.rule.needsBody && !webhooks && s.rule.OnMissingKey != Pass
+}
+
 // Global returns the first template that makes the same key for all requests, if only one request may hold that key at a time; or "". Such a template
 // is nearly always a mistake.
 func (s *Serializer) Global() string { return s.rule.global() }

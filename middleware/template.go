@@ -325,6 +325,14 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // ReadsBody reports whether a key of the template may contain a field of the body.
 func (t *Template) ReadsBody() bool { return t.readsBody }
 
+// needsBody reports whether a placeholder of the template has no alternative outside of the body.
+func (t *Template) needsBody() bool {
+	inBody := func(s source) bool { return s.value == nil }
+	return slices.ContainsFunc(t.parts, func(p part) bool {
+		return p.sources != nil && !slices.ContainsFunc(p.sources, func(together []source) bool { return !slices.ContainsFunc(together, inBody) })
+	})
+}
+
 // in returns the body fields of a request that the template needs.
 func (t *Template) in(r *http.Request) *bodyFields {
 	if t.readsBody {
