@@ -82,7 +82,7 @@ type Rule struct {
 	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 
-	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many bytes of a response may wait with
+	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many of a response wait with
 	// `buffer_response`. Default: 1 MiB, or the preset's.
 	//
 	// A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
@@ -91,7 +91,7 @@ type Rule struct {
 	//
 	// A slower body is refused with 408.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
-	// The format of the body, `json` or `form`, whatever its Content-Type says. Default: what the Content-Type says.
+	// The format of the body, `json` or `form`. Default: what the Content-Type says.
 	//
 	// Amazon's SNS, for example, sends JSON as `text/plain`. Don't set it if the upstream reads the body by the Content-Type.
 	BodyFormat string `json:"body_format,omitempty"`
@@ -100,8 +100,8 @@ type Rule struct {
 	//
 	// A body longer than `max_body` is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Keeps a response in memory for a client that takes it slowly, so that the lock need not wait for the client (docs/hosts.md#slow-clients).
-	// Default: off; with a preset on.
+	// Keeps a response in memory for a client that takes it slowly, so that the lock needn't wait (docs/hosts.md#slow-clients). Default: off;
+	// with a preset on.
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
@@ -110,8 +110,8 @@ type Rule struct {
 	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
-	// The signature that is checked before the lock is taken: the scheme `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`,
-	// and one or more secrets of one sender. Each other sender has a `verify` of its own (docs/security.md#several-senders). Default: none.
+	// The signature that is checked before the lock is taken: `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`, and one or
+	// more secrets of one sender. Each sender has its own `verify` (docs/security.md#several-senders). Default: none.
 	//
 	// `standard-webhooks` accepts the headers of Svix, too. A signature made with any of the secrets is accepted. Give the secrets as
 	// `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`. A request without a signature is refused with 401. If the sender has a name, as in
@@ -130,14 +130,13 @@ type Rule struct {
 	// The ID has 1 to 255 printable characters without spaces. With `required`, a request without the header is refused with 400; with
 	// `optional`, it is served without an ID. A rule without a key locks the ID alone. `off` turns off the preset's setting.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// The template that identifies the sender, such as `{header.X-API-Key}`, so that nobody gets another sender's response; or `off`.
-	// Default: the authenticated user, or the preset's.
+	// The template that identifies the sender, such as `{header.X-API-Key}`, or `off`. Nobody gets another sender's response. Default: the
+	// authenticated user, or the preset's.
 	//
 	// The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400, or with 401 if the scope
 	// has `{header.Authorization}`. `off` turns off the preset's template.
 	Scope string `json:"scope,omitempty"`
-	// The name of a site with several hosts, such as `www.` and the apex, or a failover. A repeat may come to any of them. Default: none, each host
-	// is a site of its own.
+	// The name of a site with several hosts (docs/configuration.md#remembered-responses). Default: none, each host is a site of its own.
 	//
 	// This name, or without it the host as `{host}` reads it, is a part of the ID. So rules with the same name must have the same users. The name has
 	// at most 128 printable bytes.
