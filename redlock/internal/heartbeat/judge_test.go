@@ -222,7 +222,7 @@ func TestStepIsDoneAfterAll(t *testing.T) {
 	j := asked(now)
 	answers(j, now, 0, 1, 2)
 	j.Look(now.Add(Grace))
-	other := `{"wire":1,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"},{"name":"p","run":"p"}]}`
+	other := `{"wire":` + strconv.Itoa(wire) + `,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"},{"name":"p","run":"p"}]}`
 	now = now.Add(Every)
 	j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: now.UnixMicro(), Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 1 " + other + "\n"}})
 	done := func() (told bool) {
@@ -273,7 +273,7 @@ func TestLossOfTheMasterInCommon(t *testing.T) {
 			for i, run := range []string{"common", "n", "o"} {
 				j.Reached(now, i, protocol.Server{RunID: run}, time.Time{})
 			}
-			other := `{"wire":1,"max_ttl_ms":1000,"servers":[{"name":"m","run":"common"},{"name":"p","run":"p"},{"name":"q","run":"q"}]}`
+			other := `{"wire":` + strconv.Itoa(wire) + `,"max_ttl_ms":1000,"servers":[{"name":"m","run":"common"},{"name":"p","run":"p"},{"name":"q","run":"q"}]}`
 			j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: 1, Answer: &protocol.Beats{Born: 1, Lines: "b 0 1 " + since + " " + other + "\n"}})
 			life := j.own.life()
 			refused := func(at time.Time) bool { j.Look(at); return j.Refusal() != nil }
@@ -297,7 +297,7 @@ func TestLossOfTheMasterInCommon(t *testing.T) {
 func TestAnotherWire(t *testing.T) {
 	for about, locks := range map[string]bool{
 		`{"version":"v9","max_ttl_ms":10000,"masters":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`:                              false,
-		`{"version":"v9","wire":2,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`:                     false,
+		`{"version":"v9","wire":1,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`:                     false,
 		fmt.Sprintf(`{"version":"v9","wire":%d,"max_ttl_ms":10000,"servers":[{"name":"m","run":"m"},{"name":"n","run":"n"},{"name":"o","run":"o"}]}`, wire): true,
 	} {
 		now := time.Now()

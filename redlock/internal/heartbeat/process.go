@@ -14,7 +14,7 @@ import (
 
 // wire is the version of the locks' format on the masters: the keys, their content, and the scripts. Raise it if processes of the previous version
 // would not exclude processes of this version. Versions from before this number send none.
-const wire = 1
+const wire = 2
 
 // About has the facts that a process sends about itself with each beat. Name, Version and Started are only for people.
 type About struct {
