@@ -54,6 +54,7 @@ type runCommand struct {
 	quiet    bool
 	after    time.Duration // --kill-after
 
+	own     []string // the variables of the flags above: what they say is about this lock alone
 	key     string
 	command []string
 	flags   *pflag.FlagSet
@@ -74,7 +75,9 @@ lost, the command gets TERM, and then KILL: by default so early that it is gone 
 anybody else can have the lock. The command is killed if redlock is.
 
 The command has REDLOCK_KEY, REDLOCK_FENCE and REDLOCK_DEADLINE in its environment, and
-with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command, 128 and the number of the signal that ended it, or
+with --concurrency REDLOCK_SLOT, from 0 on. It doesn't inherit the variables of flags that
+are about this lock alone, such as REDLOCK_WAIT and REDLOCK_ONCE_PER. The exit code is that
+of the command, 128 and the number of the signal that ended it, or
 
   64   wrong use           69   too few masters answer
   70   the lock was lost   75   another has the lock (-E)
@@ -111,6 +114,7 @@ with --concurrency REDLOCK_SLOT, from 0 on. The exit code is that of the command
 	flags.IntVar(&c.attempts, "attempts", 0, "With 1, --once-per doesn't run it again after a failure either (default: until it succeeds)")
 	flags.IntVarP(&c.heldCode, "conflict-exit-code", "E", codeHeld, "Exit code if another has the lock")
 	flags.IntVar(&c.skipCode, "skip-code", codeHeld, "Exit code if --once-per finds that it is done (default: as -E)")
+	flags.VisitAll(func(f *pflag.Flag) { c.own = append(c.own, connect.Variable(f.Name)) })
 	flags.BoolVarP(&c.quiet, "quiet", "q", false, "Don't say that another has the lock, or that it is done")
 	flags.StringVar(&c.agent, "agent", "", "Socket of an agent that takes the lock, such as unix:/run/redlock/redlock.sock; or REDLOCK_AGENT")
 	c.masters.AddFlags(flags)
@@ -254,7 +258,12 @@ func endedBefore(err error) bool {
 	return errors.Is(err, redlock.ErrExpired) || errors.Is(err, redlock.ErrNotOwner) || errors.Is(err, redlock.ErrLost)
 }
 
+// environment returns the variables that the command has besides those of this process. It takes away those that are about this lock
+// alone, because a redlock run within the command would take them for its own.
 func (c *runCommand) environment(held *holding) []string {
+	for _, variable := range append(c.own, "REDLOCK_SLOT") {
+		_ = os.Unsetenv(variable)
+	}
 	env := []string{
 		"REDLOCK_KEY=" + c.key,
 		fmt.Sprintf("REDLOCK_FENCE=%d", held.fence),

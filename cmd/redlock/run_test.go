@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -227,6 +228,25 @@ func TestRunInItself(t *testing.T) {
 			t.Errorf("another has it: exit code %d, %q %q", code, out, errs)
 		}
 	})
+}
+
+// TestEnvironment: a command inherits where the masters are, and nothing that is about its own lock alone.
+func TestEnvironment(t *testing.T) {
+	servers := redistest.Start(t, 1)
+	cmd := redlockRun(servers, "k", "--", "env")
+	cmd.Env = append(cmd.Env, "REDLOCK_AGENT_TOKEN=secret", "REDLOCK_WAIT=30s", "REDLOCK_TRY=false", "REDLOCK_TTL=10s", "REDLOCK_MAX_HOLD=1h", "REDLOCK_KILL_AFTER=1s", "REDLOCK_ONCE_PER=1h",
+		"REDLOCK_ATTEMPTS=1", "REDLOCK_CONCURRENCY=1", "REDLOCK_CONFLICT_EXIT_CODE=9", "REDLOCK_SKIP_CODE=0", "REDLOCK_SLOT=7")
+	out, errs, code := finish(t, cmd)
+	var names []string
+	for line := range strings.Lines(out) {
+		if name, _, _ := strings.Cut(line, "="); strings.HasPrefix(name, "REDLOCK_") {
+			names = append(names, strings.TrimPrefix(name, "REDLOCK_"))
+		}
+	}
+	slices.Sort(names)
+	if got, want := strings.Join(names, " "), "AGENT_TOKEN DEADLINE FENCE HELD KEY MASTERS MAX_TTL RESTART_GUARD TIMEOUT"; got != want || code != 0 {
+		t.Errorf("exit code %d, %s\n%s\nwant %s", code, errs, got, want)
+	}
 }
 
 // TestNoQuorum has an exit code of its own, and says which masters don't answer.

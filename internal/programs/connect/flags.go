@@ -76,7 +76,7 @@ func fromVariables(flags *pflag.FlagSet, all []string) error {
 		}
 	})
 	for _, name := range all {
-		variable := variableOf(name)
+		variable := Variable(name)
 		text := os.Getenv(variable)
 		if text == "" || slices.Contains(hidden, name) {
 			continue
@@ -100,7 +100,7 @@ func Name(flags *pflag.FlagSet, name string) string {
 		return "--" + name
 	}
 	if flag := flags.Lookup(name); flag != nil && flag.Annotations[fromVariable] != nil {
-		return variableOf(name)
+		return Variable(name)
 	}
 	return "--" + name
 }
@@ -108,7 +108,8 @@ func Name(flags *pflag.FlagSet, name string) string {
 // fromVariable is the annotation of a flag that a variable of the environment has set.
 const fromVariable = "variable"
 
-func variableOf(flag string) string {
+// Variable returns the variable of the environment that has the value of a flag.
+func Variable(flag string) string {
 	return "REDLOCK_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 

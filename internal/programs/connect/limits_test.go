@@ -14,7 +14,7 @@ func TestLimits(t *testing.T) {
 		_, _, err := parse(t, nil, "--masters", "redis://a", "--"+strings.ReplaceAll(option, " ", "-"), value).Resolve()
 		return err
 	}, options...)
-	variable := func(option string) string { return variableOf(strings.ReplaceAll(option, " ", "-")) }
+	variable := func(option string) string { return Variable(strings.ReplaceAll(option, " ", "-")) }
 	limits.Test(t, variable, func(option, value string) error {
 		_, _, err := parse(t, map[string]string{variable(option): value}, "--masters", "redis://a").Resolve()
 		return err
