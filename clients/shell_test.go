@@ -89,6 +89,22 @@ func TestShellAfterwards(t *testing.T) {
 	}
 }
 
+// TestShellEnvironment: a command doesn't see what is about a lock around its own.
+func TestShellEnvironment(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	for _, language := range []string{"shell", "bash"} {
+		if !has(t, language) {
+			continue
+		}
+		cmd := exec.Command(languages[language][0], "redlock.sh", "-s", a.socket, "k", "--", "sh", "-c", `echo "$REDLOCK_KEY$REDLOCK_SLOT$REDLOCK_DEADLINE"`)
+		cmd.Dir, cmd.Env = "shell", append(os.Environ(), "REDLOCK_KEY=j", "REDLOCK_SLOT=7", "REDLOCK_DEADLINE=2000-01-01T00:00:00Z")
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "\n" {
+			t.Errorf("%s: %v: %q, want nothing", language, err, out)
+		}
+	}
+}
+
 // TestShellSays: the shell's client says how it is used, which program is missing, why it reaches no agent, and that it waits for long.
 func TestShellSays(t *testing.T) {
 	t.Parallel()

@@ -258,6 +258,7 @@ shift
 REDLOCK_SH_HELD="$$ $(began $$) $(json "$socket"),$keys,
 ${REDLOCK_SH_HELD-}"
 export REDLOCK_SH_HELD
+unset REDLOCK_KEY REDLOCK_SLOT REDLOCK_DEADLINE # of a lock around this one
 
 # All that happens is a line of one pipe: what curl, the timer and the end of the command say.
 pipe=$(mktemp -u)
