@@ -11,9 +11,8 @@ hold | compete | nested) ;;
 	;;
 esac
 trap '' PIPE # as services of systemd have it
-OWN=$(mktemp -d)
+OWN=$(mktemp -d "${STOP%/*}/XXXXXX")
 export OWN
-trap 'rm -r "$OWN"' EXIT
 run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} ${PATIENCE:+-p "$PATIENCE"} "$@" 2>"$OWN/said"; }
 if [ "$mode" = compete ]; then # takes the lock again and again, by redlock run where RUN has its flags, and prints what becomes of it
 	# shellcheck disable=SC2086 # it is a command with flags

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -25,7 +24,7 @@ Tests a client of the agent, in any language: calls a command for each case, whi
 the client and prints what becomes of it. docs/protocol.md says how the command is called,
 and what it must print. No Redis is needed: the agents are in this process.
 
-The exit code is 1 if a case has failed.`,
+The exit code is 1 if a case has failed, or if none has passed.`,
 		Example:               `  redlock conformance -- perl worker.pl`,
 		Args:                  cobra.MinimumNArgs(1),
 		DisableFlagsInUseLine: true,
@@ -50,7 +49,7 @@ The exit code is 1 if a case has failed.`,
 func judge(cmd *cobra.Command, cases []conformance.Case, chosen *regexp.Regexp, command conformance.Command) error {
 	var passed, skipped, failed int
 	results := make([]chan error, len(cases))
-	ctx, cancel := context.WithCancel(cmd.Context())
+	ctx, cancel := untilSignaled(cmd.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
@@ -63,7 +62,11 @@ func judge(cmd *cobra.Command, cases []conformance.Case, chosen *regexp.Regexp, 
 		running.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			results[i] <- cases[i].Run(ctx, command)
+			err := ctx.Err()
+			if err == nil {
+				err = cases[i].Run(ctx, command)
+			}
+			results[i] <- err
 		})
 	}
 	for i, c := range cases {
@@ -72,6 +75,8 @@ func judge(cmd *cobra.Command, cases []conformance.Case, chosen *regexp.Regexp, 
 		}
 		out := cmd.OutOrStdout()
 		switch err := <-results[i]; {
+		case ctx.Err() != nil:
+			return errors.New("interrupted")
 		case err == nil:
 			passed++
 			_, _ = fmt.Fprintln(out, "ok   ", c.Name)

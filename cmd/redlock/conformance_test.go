@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -20,6 +24,34 @@ func TestConformanceCommand(t *testing.T) {
 		out, _, code := finish(t, exec.Command(program, "conformance", "--only", "^a key that is held$", "--", "sh", "-c", does, "worker"))
 		if !strings.HasPrefix(out, want) || (code == 0) != strings.HasPrefix(want, "ok") {
 			t.Errorf("%s: %d\n%s\nwant %s", does, code, out, want)
+		}
+	}
+}
+
+// TestConformanceInterrupted: when the command is told to end, its workers end with all that they have started, and no folder is left.
+func TestConformanceInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		dir, temporary := t.TempDir(), t.TempDir()
+		cmd := exec.Command(program, "conformance", "--only", "^(a lock and its end|an agent that is started anew)$", "--", "sh", "-c", `sleep 1000 & echo $! >"$LOG/$$"; wait`, "worker")
+		cmd.Env = append(os.Environ(), "TMPDIR="+temporary, "LOG="+dir)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		start(t, cmd)
+		var files []string
+		eventually(t, "both workers have begun", func() bool { files, _ = filepath.Glob(dir + "/*"); return len(files) == 2 })
+		children := []int{pidIn(t, files[0]), pidIn(t, files[1])}
+		_ = cmd.Process.Signal(sig)
+		_ = cmd.Wait()
+		left, err := os.ReadDir(temporary)
+		if code := cmd.ProcessState.ExitCode(); code != 1 || said.String() != "redlock: interrupted\n" || err != nil || len(left) > 0 {
+			t.Errorf("%v: exit code %d, %q, %v; left: %v", sig, code, said.String(), err, left)
+		}
+		for _, child := range children {
+			if !gone(child) {
+				t.Errorf("%v: process %d still runs", sig, child)
+				_ = syscall.Kill(child, syscall.SIGKILL)
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,9 +11,11 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -20,6 +23,7 @@ import (
 type scene struct {
 	record
 
+	ctx     context.Context // of the case
 	dir     string
 	address string
 	token   string
@@ -72,6 +76,70 @@ var agents = map[string]func(s *scene) error{
 	"whose first line comes late": func(s *scene) error { // and that answers no mark
 		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":0}`+"\n"), "")
 	},
+	// The lease is over for a client that subtracts a hundredth, so it has to ask by a mark. Over TCP, because there it must subtract it.
+	"whose first line comes in the last hundredth of the lease": func(s *scene) error {
+		s.token = "secret"
+		said := make(chan struct{})
+		s.holds = func() { close(said) }
+		return s.play(func(c net.Conn) {
+			body, _, err := request(c)
+			if err != nil {
+				return
+			}
+			began := time.Now()
+			s.pause(10 * time.Second)
+			_, _ = io.WriteString(c, held+chunk(fmt.Sprintf(`{"fence":17,"mark":0,"valid_ms":%d}`+"\n", time.Since(began)*101/100/time.Millisecond)))
+			_, _ = io.ReadFull(body, make([]byte, 2)) // the end of the request's line, and a mark
+			select {
+			case <-said:
+				_, _ = io.WriteString(c, chunk(`{"lost":"lost","detail":"want the answer to a mark before you say that you have the lock"}`+"\n")+"0\r\n\r\n")
+				return
+			case <-time.After(time.Second):
+			}
+			_, _ = io.WriteString(c, chunk(`{"mark":1,"valid_ms":60000}`+"\n"))
+			if _, err := io.Copy(io.Discard, body); err == nil {
+				_, _ = io.WriteString(c, chunk(`{"released":true}`+"\n")+"0\r\n\r\n")
+			}
+		})
+	},
+	"that has no room for two seconds": func(s *scene) error {
+		var refused atomic.Bool
+		return s.play(func(c net.Conn) {
+			body, line, err := request(c)
+			if err != nil {
+				return
+			}
+			var asked struct{ Wait, Pulse rule.Duration }
+			_ = json.Unmarshal(line, &asked) // what can't be read is missing
+			const pause = rule.Duration(2 * time.Second)
+			again := refused.Swap(true)
+			most := rule.Duration(time.Minute)
+			if again {
+				most -= pause
+			}
+			detail := ""
+			switch {
+			case asked.Pulse <= 0 || asked.Pulse > rule.Duration(time.Minute):
+				detail = "want a pulse within the patience"
+			case asked.Wait <= most/2 || asked.Wait > most:
+				detail = fmt.Sprintf("want a wait of %v or a little less", time.Duration(most))
+			}
+			switch {
+			case detail != "":
+				_, _ = io.WriteString(c, refusal("400 Bad Request", detail))
+			case again:
+				_, _ = io.WriteString(c, held+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"))
+				if _, err := io.Copy(io.Discard, body); err == nil {
+					_, _ = io.WriteString(c, chunk(`{"released":true}`+"\n")+"0\r\n\r\n")
+				}
+				return
+			default:
+				s.pause(time.Duration(pause))
+				_, _ = io.WriteString(c, refusal("503 Service Unavailable", "there is no room"))
+			}
+			_, _ = io.Copy(io.Discard, c) // until it has read that
+		})
+	},
 	"whose lock had ended before": func(s *scene) error {
 		s.token = "secret" // a client that has sent its whole request can't end it later
 		return s.answer(held+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"), chunk(`{"released":false}`+"\n"))
@@ -99,7 +167,7 @@ var agents = map[string]func(s *scene) error{
 	"stops while it is waited for, and another comes": func(s *scene) error {
 		return s.whileItWaits(func() error {
 			s.end()
-			time.Sleep(2 * time.Second) // nobody listens for longer than clients pause
+			s.pause(2 * time.Second) // nobody listens for longer than clients pause
 			return s.serve()
 		})
 	},
@@ -119,8 +187,16 @@ var agents = map[string]func(s *scene) error{
 			s.freeze()
 			s.until = time.Now().Add(ttl)
 		}
-		return s.whileItWaits(func() error { time.Sleep(ttl + time.Second); return nil })
+		return s.whileItWaits(func() error { s.pause(ttl + time.Second); return nil })
 	},
+}
+
+// pause pauses, and no longer than the case lasts.
+func (s *scene) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.ctx.Done():
+	}
 }
 
 // begin begins an agent that is well.
@@ -207,8 +283,8 @@ func (s *scene) whileItWaits(do func() error) error {
 	}
 	s.waits = func() error {
 		defer func() { _ = other.Unlock() }()
-		for end := time.Now().Add(bound / 2); s.locker.Status().Waiting == 0; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
+		for end := time.Now().Add(bound / 2); s.locker.Status().Waiting == 0; s.pause(10 * time.Millisecond) {
+			if time.Now().After(end) || s.ctx.Err() != nil {
 				return errors.New("want a request for k that waits, because somebody else has it\ngot none")
 			}
 		}
@@ -238,12 +314,8 @@ func chunk(text string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(text), t
 // answer has an agent that sends the same to each client: the beginning of a response once the request is there, and the rest at its end.
 func (s *scene) answer(beginning, rest string) error {
 	return s.play(func(c net.Conn) {
-		request, err := http.ReadRequest(bufio.NewReader(c))
+		body, _, err := request(c)
 		if err != nil {
-			return
-		}
-		body := bufio.NewReader(request.Body)
-		if _, err := body.ReadBytes('}'); err != nil { // that of a client may end there
 			return
 		}
 		_, _ = io.WriteString(c, beginning)
@@ -251,6 +323,25 @@ func (s *scene) answer(beginning, rest string) error {
 			_, _ = io.WriteString(c, rest+"0\r\n\r\n")
 		}
 	})
+}
+
+// request reads a request, and from its body the line without its end: that of a client may lack it.
+func request(c net.Conn) (body *bufio.Reader, line []byte, err error) {
+	r, err := http.ReadRequest(bufio.NewReader(c))
+	if err != nil {
+		return nil, nil, err
+	}
+	body = bufio.NewReader(r.Body)
+	if r.ContentLength >= 0 { // its end is that of the connection
+		body = bufio.NewReader(io.MultiReader(r.Body, c))
+	}
+	line, err = body.ReadBytes('}')
+	return body, line, err
+}
+
+func refusal(status, detail string) string {
+	text := fmt.Sprintf(`{"detail":%q}`, detail)
+	return fmt.Sprintf("HTTP/1.1 %s\r\nRedlock-Agent: 1\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s", status, len(text), text)
 }
 
 // play serves connections by a script.

@@ -61,7 +61,7 @@ func (c *Case) Run(ctx context.Context, command Command) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	s := &scene{dir: dir, record: record{began: time.Now()}}
+	s := &scene{ctx: ctx, dir: dir, record: record{began: time.Now()}}
 	defer s.close()
 	if err := agents[c.Agent](s); err != nil {
 		return err

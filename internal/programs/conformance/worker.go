@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,7 +33,11 @@ type Worker struct {
 	stop    string
 }
 
-// Start starts a worker, with variables of its environment and with arguments. Nobody else may use the folder. The worker is killed when ctx ends.
+// workers are the variables that docs/protocol.md gives a meaning. Those of the user's own environment, such as a TTL, mean something else.
+var workers = []string{"ADDRESS", "TOKEN", "WAIT", "TTL", "MAX_HOLD", "PATIENCE", "CONCURRENCY", "STOP", "SLOWLY"}
+
+// Start starts a worker, with variables of its environment and with arguments. Nobody else may use the folder. The worker, and what it has
+// started, ends with ctx.
 func (c *Command) Start(ctx context.Context, dir string, options []string, args ...string) (*Worker, error) {
 	w := &Worker{stop: filepath.Join(dir, "stop")}
 	_ = os.Remove(w.stop) // of the worker before
@@ -44,9 +49,14 @@ func (c *Command) Start(ctx context.Context, dir string, options []string, args 
 	w.out, w.lines = out, bufio.NewScanner(out)
 	ctx, w.cancel = context.WithCancel(ctx)
 	w.Cmd = exec.CommandContext(ctx, c.Args[0], append(c.Args[1:len(c.Args):len(c.Args)], args...)...)
+	inGroup(w.Cmd)
 	w.Cmd.WaitDelay = 10 * time.Second // for children that outlive it
 	w.Cmd.Dir, w.Cmd.Stdout, w.Cmd.Stderr = c.Dir, theirs, &w.Stderr
-	w.Cmd.Env = append(append(append(os.Environ(), "STOP="+w.stop), c.Env...), options...)
+	inherited := slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(workers, name)
+	})
+	w.Cmd.Env = append(append(append(inherited, "STOP="+w.stop), c.Env...), options...)
 	if err := w.Cmd.Start(); err != nil {
 		w.cancel()
 		_ = out.Close()
@@ -75,6 +85,7 @@ func (w *Worker) End() error {
 		w.cancel()
 	}
 	defer w.cancel()
+	defer endGroup(w.Cmd)
 	return w.Cmd.Wait()
 }
 
