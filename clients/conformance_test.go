@@ -62,7 +62,7 @@ var objects = []conformance.Case{
 	{Name: "work that is done once has the same value at first", Options: "WAIT=60", Args: []string{"equal", "k"}, Prints: []string{"equal true", "done"}},
 	{Name: "what only this language has", Args: []string{"own", "k"}, Prints: []string{"done"}},
 	{Name: "a key that the client itself holds", Options: "WAIT=0", Args: []string{"nested", "k"}, Prints: []string{"error this thread holds the lock itself, and would wait for itself: locks are not reentrant"}},
-	{Name: "a key that the client itself holds, for a wait without limit", Args: []string{"nested", "k"}, Prints: []string{"error this thread holds the lock itself, and would wait for itself: locks are not reentrant"}},
+	{Name: "a key that the client itself holds, in capitals, for a wait without limit", Args: []string{"nested", "k", "K"}, Prints: []string{"error this thread holds the lock itself, and would wait for itself: locks are not reentrant"}},
 	{Name: "a value that JSON can't have", Options: "WAIT=60", Args: []string{"unwritable", "k"}, Prints: []string{"unwritable, and its value is there: .* the work is done, but the next caller may do it again: .+", "done"}},
 	{Name: "a value that is kept for no time", Options: "WAIT=60 KEEP=0", Args: []string{"once", "k", "the work has begun"}, Prints: []string{"error once 0.*: want .+"}},
 	{Name: "a period of no time", Options: "WAIT=60 KEEP=0", Args: []string{"once_per", "k", "the work has begun"}, Prints: []string{"error once(_p|P)er 0.*: want .+"}},

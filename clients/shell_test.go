@@ -56,7 +56,7 @@ func TestShellNested(t *testing.T) {
 			continue
 		}
 		for _, wait := range []string{"", "WAIT=0"} {
-			if line := a.start(t, language, wait, "nested", language).expect(t, "error 64 "); !strings.Contains(line, "holds the lock itself, and would wait for itself: locks are not reentrant") {
+			if line := a.start(t, language, wait, "nested", language, strings.ToUpper(language)).expect(t, "error 64 "); !strings.Contains(line, "holds the lock itself, and would wait for itself: locks are not reentrant") {
 				t.Errorf("%s %s: %q was printed", language, wait, line)
 			}
 			_ = a.lock(t, language).Unlock()

@@ -166,7 +166,7 @@ export class Agent {
       throw new TypeError("a key or label is a string of whole characters");
     }
     if (!(concurrency == null || Number.isInteger(concurrency))) throw new LockError(`concurrency ${concurrency}: want a whole number`);
-    const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => ask.keys.includes(key));
+    const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => ask.keys.some((other) => lockOf(other) === lockOf(key)));
     if ((concurrency ?? 1) === 1 && blocks.getStore()?.some(own)) {
       throw new LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant");
     }
@@ -383,6 +383,11 @@ class Lock {
     this.#lost = reason;
     this.#abort.abort(new LockLost(reason));
   }
+}
+
+/** Give what keys have in common that share a lock: they differ in the case of ASCII letters alone. */
+function lockOf(key) {
+  return key.replace(/[A-Z]+/g, (letters) => letters.toLowerCase());
 }
 
 /** Two clocks, in ms: the monotonic one stands still while a machine is suspended, and the other can be set. */

@@ -195,7 +195,7 @@ try {
     lock.check();
     console.log(`held ${lock.fence}`);
     await lock.unlock();
-  } else if (mode === "nested") await agent.withLock(keys[0], () => agent.withLock(keys[0], options, hold));
+  } else if (mode === "nested") await agent.withLock(keys[0], () => agent.withLock(keys.at(-1), options, hold));
   else if (mode === "period") await agent.withLock(keys, { ...options, oncePer: keep }, hold);
   else await agent.withLock(keys, options, hold);
   if (mode === "after") {

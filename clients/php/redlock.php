@@ -330,11 +330,17 @@ class Lock
         throw new LockError('a lock belongs to the process that took it');
     }
 
+    /** Gives what keys have in common that share a lock: they differ in the case of ASCII letters alone. */
+    private static function locksOf(array $keys): array
+    {
+        return array_map(fn ($key) => strtr((string) $key, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz'), $keys);
+    }
+
     /** Says whether this process may hold one of the keys by a lock of the agent, unless that ends by itself. A wait stops all its fibers. */
     public static function isOwn(Agent $agent, array $keys): bool
     {
         foreach (self::$all ?? [] as $lock => $true) {
-            if ($lock->agent === $agent && !($lock->bounded && isset(self::$kept[spl_object_id($lock)])) && array_intersect($keys, $lock->keys)) {
+            if ($lock->agent === $agent && !($lock->bounded && isset(self::$kept[spl_object_id($lock)])) && array_intersect(self::locksOf($keys), self::locksOf($lock->keys))) {
                 $lock->remaining(); // hears of its end
                 if ($lock->lost === null) {
                     return true;

@@ -114,7 +114,7 @@ try {
             echo 'unwritable, and its value is there: ', json_encode($e->value === "\xff"), " {$e->getMessage()}\n";
         }
     } elseif ($argv[1] === 'nested') {
-        $agent->withLock($keys[0], fn () => $agent->withLock($keys[0], fn () => null, ...$options));
+        $agent->withLock($keys[0], fn () => $agent->withLock(end($keys), fn () => null, ...$options));
     } elseif ($argv[1] === 'kept') {
         $lock = $agent->lock($keys[0], ...$options);
         $lock->check();

@@ -285,8 +285,8 @@ class _Lock(Generic[H]):
     def _refuse_own(self, owner: Any) -> None:
         """Raise LockError if the caller holds all slots of one of the keys, and would wait for itself until one is lost."""
         own = [hold for hold in [ref() for ref in list(self._agent._holds)] if hold and hold._owner is owner]
-        for key in self._ask["keys"]:
-            slots = [hold.slot for hold in own if key in hold._ask["keys"] and hold.held]
+        for lock in map(_lock_of, self._ask["keys"]):
+            slots = [hold.slot for hold in own if lock in map(_lock_of, hold._ask["keys"]) and hold.held]
             if slots and all(slot in slots for slot in range(self._ask.get("concurrency", 1))):
                 raise LockError(f"this {self._who} holds the lock itself, and would wait for itself: locks are not reentrant")
 
@@ -902,6 +902,11 @@ def _remembered(result: Optional[str]) -> Any:
         return json.loads(result or "null")
     except (ValueError, RecursionError):
         raise LockError("the remembered result of this key isn't JSON: another kind of client wrote it", result) from None
+
+
+def _lock_of(key: str) -> bytes:
+    """Return what keys have in common that share a lock: they differ in the case of ASCII letters alone."""
+    return key.encode(errors="surrogatepass").lower()
 
 
 def _refuse_later(work: Callable[..., Any], *kinds: Callable[[Any], bool]) -> None:

@@ -437,7 +437,7 @@ try:
         first, later = [agent.once(keys[0], 3600, lambda hold: {1: (2, 3)}, **options) for _ in range(2)]
         print("equal", str(first == later).lower())
     elif mode == "nested":
-        with agent.lock(keys[0], **options), agent.lock(keys[0], **options):
+        with agent.lock(keys[0], **options), agent.lock(keys[-1], **options):
             print("two have the lock")
     elif mode == "unwritable":
         try:

@@ -278,9 +278,10 @@ class RedlockAgent
       held? || (@lost.nil? && Process.pid == @pid)
     end
 
-    # Whether the lock is that agent's, on one of the keys.
+    # Whether the lock is that agent's, on one of the keys. Keys that differ in the case of ASCII letters alone share a lock.
     def own?(agent, keys)
-      agent.equal?(@agent) && (keys & @ask[:keys]).any?
+      locks = [keys, @ask[:keys]].map { |all| all.map { |key| key.b.downcase(:ascii) } }
+      agent.equal?(@agent) && locks.reduce(:&).any?
     end
 
     # Returns a thread that reads until the last line, or until the lock is no more to which a WeakRef refers.

@@ -95,7 +95,7 @@ begin
       puts "unwritable, and its value is there: #{e.value == "\xff"} #{e.message}"
     end
   elsif mode == "nested"
-    agent.lock(keys[0]) { agent.lock(keys[0], **options) { nil } }
+    agent.lock(keys[0]) { agent.lock(keys[-1], **options) { nil } }
   elsif mode == "kept"
     lock = agent.lock(keys[0], **options)
     lock.check

@@ -204,7 +204,7 @@ take() {
 }
 
 usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' keys='' held='' lost='' command='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
+socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' keys='' locks='' held='' lost='' command='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
 while getopts w:t:m:c:p:s: option; do
 	case $option in
 	[wtmp]) number "$option" "$OPTARG" ;;
@@ -234,7 +234,7 @@ began() {
 	echo "${20}"
 } 2>/dev/null
 
-# refuse_own fails if a redlock.sh around this one, which still runs, has this key from this agent.
+# refuse_own fails if a redlock.sh around this one, which still runs, has this lock from this agent.
 refuse_own() {
 	while read -r pid begun around; do
 		case $around in
@@ -249,13 +249,14 @@ refuse_own() {
 
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	key=$(json "$1")
-	[ -n "$concurrency" ] || refuse_own "$key"
-	keys=$keys,$key
+	lock=$(printf %s "$key" | LC_ALL=C tr A-Z a-z) # keys that differ in the case of these letters alone share a lock
+	[ -n "$concurrency" ] || refuse_own "$lock"
+	keys=$keys,$key locks=$locks,$lock
 	shift
 done
 if [ $# -lt 2 ] || [ -z "$keys" ]; then fail 64 "$usage"; fi
 shift
-REDLOCK_SH_HELD="$$ $(began $$) $(json "$socket"),$keys,
+REDLOCK_SH_HELD="$$ $(began $$) $(json "$socket"),$locks,
 ${REDLOCK_SH_HELD-}"
 export REDLOCK_SH_HELD
 unset REDLOCK_KEY REDLOCK_SLOT REDLOCK_DEADLINE # of a lock around this one

@@ -34,7 +34,7 @@ if [ "$mode" = compete ]; then # takes the lock again and again, by redlock run 
 		esac
 	done
 elif [ "$mode" = nested ]; then
-	run "$1" -- ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} "$1" -- true
+	run "$1" -- ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} "${2-$1}" -- true
 else
 	run "$@" -- sh -c '
 		echo "held ${REDLOCK_SLOT-$REDLOCK_FENCE}"
