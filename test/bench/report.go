@@ -89,7 +89,7 @@ type table struct {
 	show         func(m measuredCell, r result) string
 }
 
-// tables follow the table of uncontended locks.
+// tables follow the table of uncontended locks. The other groups are in results.csv alone.
 var tables = []table{
 	{groupContended, "Commands for each of three masters and turn (longest wait in ms)", func(m measuredCell, r result) string {
 		return fmt.Sprintf("%s (%s)", exact(figure(commands)(m, r)), millis(worst(longestWait)(m, r)))
@@ -97,21 +97,10 @@ var tables = []table{
 	{groupFaults, "p99 of a lock and of an unlock (slowest lock) in ms, on three masters", func(m measuredCell, r result) string {
 		return fmt.Sprintf("%s, %s (%s)", millis(figure(lockP99)(m, r)), millis(figure(unlockP99)(m, r)), millis(worst(slowestLock)(m, r)))
 	}},
-	{groupAtOnce, "Turns per second (longest wait in ms)", func(m measuredCell, r result) string {
-		return fmt.Sprintf("%s (%s)", whole(figure(throughput)(m, r)), millis(worst(longestWait)(m, r)))
-	}},
-	{groupSlots, "Two processes with as many callers each as there are slots, which hold one for 100 ms: slots in use in % (commands of a turn on all masters)", func(m measuredCell, r result) string {
-		return fmt.Sprintf("%s (%s)", whole(figure(inUse)(m, r)), exact(figure(allCommands)(m, r)))
-	}},
-	{groupKeys, "2,000 callers in each process want 500 keys: turns per second (commands of a turn on all masters)", func(m measuredCell, r result) string {
-		return fmt.Sprintf("%s (%s)", whole(figure(throughput)(m, r)), exact(figure(allCommands)(m, r)))
-	}},
-	{groupHeld, "One process holds that many, and locks fresh keys: p99 (slowest) of those, in ms; leases lost", func(m measuredCell, r result) string {
-		return fmt.Sprintf("%s (%s); %s", millis(figure(lockP99)(m, r)), millis(worst(slowestLock)(m, r)), whole(sum(failed)(m, r)))
-	}},
 }
 
-var curves = map[string]string{groupSlots: "slots", groupKeys: "keys", groupHeld: "held"} // pictures of tools/curves
+// curves are the groups of which tools/curves draws a picture, in place of a table.
+var curves = []struct{ group, picture string }{{groupSlots, "slots"}, {groupKeys, "keys"}, {groupHeld, "held"}}
 
 // goal is what this library wants to reach in some cells.
 type goal struct {
@@ -155,6 +144,7 @@ func report(done []measuredCell, dir string, took time.Duration) error {
 			t.write(&b, rows)
 		}
 	}
+	writeCurves(&b, done)
 	writeFaults(&b, done)
 	return errors.Join(writeResults(dir, b.String(), ""), writeFigures(dir, figureRows(done), func(group string) bool { return group == groupHTTP }))
 }
@@ -176,8 +166,14 @@ func (t table) write(b *bytes.Buffer, rows []measuredCell) {
 		}
 		b.WriteString(strings.Repeat(" – |", len(rows[0].results)-len(m.results)) + "\n")
 	}
-	if picture := curves[t.group]; picture != "" {
-		fmt.Fprintf(b, "\n![%s](../../docs/images/%s.svg)\n", t.group, picture)
+}
+
+func writeCurves(b *bytes.Buffer, done []measuredCell) {
+	b.WriteString("\n## Slots, many keys, many locks\n")
+	for _, c := range curves {
+		if len(ofGroup(done, c.group)) > 0 {
+			fmt.Fprintf(b, "\n![%s](../../docs/images/%s.svg)\n", c.group, c.picture)
+		}
 	}
 }
 
@@ -187,23 +183,13 @@ func writeFree(b *bytes.Buffer, done []measuredCell) {
 	if len(rows) == 0 {
 		return
 	}
-	others := []string{nameRueidis, nameRedsync}
-	fmt.Fprintf(b, "\n## %s\n\nA lock and its unlock on N masters: the CPU of client and servers, the p50, and both divided by the others'.\n\n|", groupFree)
-	for _, what := range []string{" | CPU µs |", " p50 µs |"} {
-		b.WriteString(what)
-		for _, name := range others {
-			fmt.Fprintf(b, " ÷ %s |", name)
-		}
-	}
-	b.WriteString("\n| --- |" + strings.Repeat(" ---: |", 2+2*len(others)) + "\n")
+	fmt.Fprintf(b, "\n## %s\n\nA lock and its unlock on N masters: the CPU of client and servers, the p50, and both divided by %s's.\n\n", groupFree, nameRueidis)
+	b.WriteString("| | CPU µs | ÷ | p50 µs | ÷ |\n| --- | ---: | ---: | ---: | ---: |\n")
 	for _, m := range rows {
 		own, _ := m.of(nameOwn)
 		fmt.Fprintf(b, "| %s |", m.name)
 		for _, v := range []value{totalCPU, bothP50} {
-			fmt.Fprintf(b, " %s |", whole(figure(v)(m, own)))
-			for _, name := range others {
-				fmt.Fprintf(b, " %s |", exact(m.ratio(own, name, v)))
-			}
+			fmt.Fprintf(b, " %s | %s |", whole(figure(v)(m, own)), exact(m.ratio(own, nameRueidis, v)))
 		}
 		b.WriteString("\n")
 	}
