@@ -1,5 +1,5 @@
 // Package compat tests that processes of two versions share their locks, on the same masters: a process takes and frees locks as
-// the test tells it. This file is also compiled in the sources of the former version, so it uses only what that version has; operate.go has the rest.
+// the test tells it. This file is also compiled in the sources of the former version, so it uses only what that version has.
 package compat
 
 import (

@@ -21,7 +21,7 @@ var mutants = []struct {
 	{"another key of a result", "results", "redlock/internal/redis/conn.go", `":result"`, `":done"`},
 	{"another key of a delivery", "remembered responses", "middleware/delivery.go", `"dedupe:" +`, `"delivery:" +`},
 	{"another format of responses", "remembered responses", "middleware/internal/remember/encode.go", "version = 1\n", "version = 2\n"},
-	{"another fingerprint", "remembered responses", "middleware/serving.go", `s.rule.originalURL(s.r).RequestURI())`, `s.rule.originalURL(s.r).Path)`},
+	{"another fingerprint", "remembered responses", "middleware/delivery.go", `c.originalURL(r).RequestURI())`, `c.originalURL(r).Path)`},
 	{"another shape of a set of masters", "sets of masters", "redlock/internal/heartbeat/process.go", "`json:\"servers\"`", "`json:\"members\"`"},
 }
 

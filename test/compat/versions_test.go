@@ -18,11 +18,7 @@ func former(t *testing.T) version {
 		return compile(t, "same", "../..")
 	}
 	for _, name := range []string{"compat.go", "operate.go", "worker/main.go"} {
-		source := name
-		if _, err := os.Stat(filepath.Join(sources, "redlock/inspect")); err != nil && name == "operate.go" { // a version before package inspect
-			source = "testdata/operate.go.txt"
-		}
-		text, err := os.ReadFile(source)
+		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
