@@ -86,7 +86,7 @@ func (l *Locker) ofPeriod(ctx context.Context, keys []string, o lockOptions, try
 			return lock, err
 		}
 		var m mark
-		if json.Unmarshal(done.Result, &m) != nil {
+		if json.Unmarshal(done.Result, &m) != nil || m.Lasts <= 0 { // another JSON object has none of its fields
 			return nil, fmt.Errorf("redlock: something else than work that is done once per period has left a result for this key, for %v: take another key, or forget it", done.Keep)
 		}
 		began := m.Took + m.Kept - done.Keep // the time since the work began

@@ -206,6 +206,25 @@ func TestMarkMetTwice(t *testing.T) {
 	})
 }
 
+// TestOtherResult: a result that isn't the mark of a period is told as such, whatever its JSON is, and the work doesn't run.
+func TestOtherResult(t *testing.T) {
+	t.Parallel()
+	l, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for _, result := range []string{`{"paid":true}`, `{}`, "null", "[]", "text", ""} {
+		if _, err := l.Once(t.Context(), "k"+result, time.Hour, func(context.Context, *redlock.Lock) ([]byte, error) { return []byte(result), nil }); err != nil {
+			t.Fatal(err)
+		}
+		ran, err := l.OncePer(t.Context(), "k"+result, time.Hour, func(context.Context, *redlock.Lock) error { return nil }, redlock.WithWait(0))
+		if ran || err == nil || errors.Is(err, redlock.ErrHeld) || !strings.Contains(err.Error(), "something else than work that is done once per period has left a result for this key, for ") {
+			t.Errorf("%q: ran: %t, %v", result, ran, err)
+		}
+	}
+}
+
 // TestFreedByItsWork: work that frees its lock itself leaves no result, and the error says so.
 func TestFreedByItsWork(t *testing.T) {
 	t.Parallel()
