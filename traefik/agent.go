@@ -163,12 +163,15 @@ func (a *agent) enter(ask func() error) error {
 	}
 	a.asking = true
 	a.mu.Unlock()
-	hangs := isSilence(ask())
-	a.mu.Lock()
-	a.asking = false
-	a.asked = time.Now()
-	a.hangs = hangs
-	a.mu.Unlock()
+	hangs := true
+	defer func() { // also after a panic, or nobody would ask any more
+		a.mu.Lock()
+		a.asking = false
+		a.asked = time.Now()
+		a.hangs = hangs
+		a.mu.Unlock()
+	}()
+	hangs = isSilence(ask())
 	if hangs {
 		return errSilent
 	}

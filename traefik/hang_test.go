@@ -129,3 +129,21 @@ func testHangingAgent(t *testing.T, settings map[string]interface{}, body string
 	}
 	require("after the agent has gone on", after, 0, 0)
 }
+
+// TestPanicWhoAsks: after one that asks whether the agent still hangs has panicked, the next one asks.
+func TestPanicWhoAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &agent{hangs: true}
+		func() {
+			defer func() { _ = recover() }()
+			_ = a.enter(func() error { panic("ask") })
+		}()
+		if err := a.enter(nil); err != errSilent {
+			t.Errorf("at once: %v, want %v", err, errSilent)
+		}
+		time.Sleep(askAgain)
+		if err := a.enter(func() error { return nil }); err != nil || a.hangs {
+			t.Errorf("after a second: %v, it hangs: %v", err, a.hangs)
+		}
+	})
+}
