@@ -70,7 +70,7 @@ func (x *exchange) watch() {
 	}()
 }
 
-// minPulse is the shortest interval between two interim responses.
+// minPulse is the shortest interval between two interim responses that a client may ask for.
 const minPulse = 10 * time.Millisecond
 
 // pulse sends an interim response at each interval until stop is called. These responses tell a client that waits long that the agent doesn't hang.
@@ -78,7 +78,6 @@ func (x *exchange) pulse(every time.Duration) (stop func()) {
 	if every == 0 {
 		return func() {}
 	}
-	every = max(every, minPulse)
 	var mu sync.Mutex
 	var timer *time.Timer
 	stopped := false

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -54,3 +55,58 @@ func TestLimits(t *testing.T) {
 		return ask("/v1/lock", `{"keys":`+string(text)+`}`)
 	})
 }
+
+// TestWords: who is refused reads of the fields of the protocol, and of nothing that only the agent's own language has.
+func TestWords(t *testing.T) {
+	client := serve(t, "unix", agent.New(newLocker(t, live)))
+	for path, bodies := range map[string]map[string]string{
+		"/v1/lock": {
+			`[]`:                                      "the JSON is of the type array: want an object",
+			`"k"`:                                     "the JSON is of the type string: want an object",
+			`{"key":5}`:                               "key: is of the type number: want a text",
+			`{"keys":"k"}`:                            "keys: is of the type string: want a list",
+			`{"keys":[5]}`:                            "keys: is of the type number: want a text",
+			`{"key":"k","try":"yes"}`:                 "try: is of the type string: want true or false",
+			`{"key":"k","concurrency":"2"}`:           "concurrency ",
+			`{"key":"k","pulse":"9ms"}`:               "pulse 9ms: must be at least 10ms",
+			`{"key":"k","pulse":"-1s"}`:               "pulse -1s: must be at least 10ms",
+			`{"keys":["k","j"],"once":"1h"}`:          "once and once_per: want one key",
+			`{"keys":["k","j"],"once_per":"1h"}`:      "once and once_per: want one key",
+			`{"key":"k","concurrency":2,"once":"1h"}`: "once and once_per: want one key",
+			`{"key":"k","concurrency":[2],"once_per":"1h"}`:           "once and once_per: want one key",
+			`{"key":"k","label":"` + strings.Repeat("l", 1025) + `"}`: "label",
+			`{"keys":[""]}`:             "key is empty",
+			`{"key":"k","color":"red"}`: `unknown field "color"`,
+			`{"key":"k"`:                "unexpected EOF",
+		},
+		"/v1/rule": {
+			`[]`:                      "want a JSON object",
+			`{"key":5}`:               "key: want",
+			`{"key":"k","ttl":"10h"}`: "ttl 10h0m0s",
+			`{"wait":"1s"}`:           "key: want",
+		},
+		"/v1/turn": {
+			`{"key":"k"}` + "\n[]":                    "the line that describes the request: the JSON is of the type array: want an object",
+			`{"key":"k"}` + "\n" + `{"method":5}`:     "the line that describes the request: method: is of the type number: want a text",
+			`{"key":"k"}` + "\n" + `{"length":"5"}`:   "the line that describes the request: length: is of the type string: want a number",
+			`{"key":"k"}` + "\n" + `{"target":"a"}`:   "target: not",
+			`{"key":"k"}` + "\n" + `{"header":["a"]}`: "the line that describes the request: header: is of the type array: want an object",
+		},
+	} {
+		for body, want := range bodies {
+			response, err := client.Post("http://localhost"+path, "application/json", io.MultiReader(strings.NewReader(body+"\n"))) // in chunks
+			if err != nil {
+				t.Fatal(err)
+			}
+			var problem struct{ Detail string }
+			err = json.NewDecoder(response.Body).Decode(&problem)
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusBadRequest || err != nil || !strings.HasPrefix(problem.Detail, want) || goes.MatchString(problem.Detail) {
+				t.Errorf("%s %s: %s %q, want %q", path, body, response.Status, problem.Detail, want)
+			}
+		}
+	}
+}
+
+// goes matches names of Go.
+var goes = regexp.MustCompile(`Go |json:|redlock[.:]|With[A-Z]|struct`)

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -121,7 +123,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 		if errors.Is(err, io.EOF) {
 			err = errors.New(`the body is empty: want JSON such as {"key":"order:42"}`)
 		}
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		return nil, wrongJSON(err)
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("there is something after the JSON object")
@@ -144,7 +146,10 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 			return nil, err
 		}
 	}
+	isMany := func(n int) bool { return n > 1 }
 	switch {
+	case (request.Once != nil || request.OncePer != nil) && (len(request.Keys) > 1 || slices.ContainsFunc(request.Most, isMany)):
+		return nil, errors.New("once and once_per: want one key, without concurrency")
 	case request.Once != nil && time.Duration(*request.Once) < time.Millisecond:
 		return nil, fmt.Errorf("once %v: must be at least 1ms", time.Duration(*request.Once))
 	case request.OncePer != nil && time.Duration(*request.OncePer) < redlock.MinPeriod: // the library wouldn't refuse 0, which means no period there
@@ -155,10 +160,33 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	if request.Heartbeat < 0 {
 		return nil, fmt.Errorf("heartbeat %v: must be above 0", time.Duration(request.Heartbeat))
 	}
-	if request.Pulse < 0 {
-		return nil, fmt.Errorf("pulse %v: must be above 0", time.Duration(request.Pulse))
+	if request.Pulse != 0 && time.Duration(request.Pulse) < minPulse {
+		return nil, fmt.Errorf("pulse %v: must be at least %v", time.Duration(request.Pulse), minPulse)
 	}
 	return request, nil
+}
+
+// wrongJSON returns an error about JSON in the words of docs/protocol.md, without the names of Go.
+func wrongJSON(err error) error {
+	wrong := (*json.UnmarshalTypeError)(nil)
+	if !errors.As(err, &wrong) {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	want := "an object"
+	switch wrong.Type.Kind() {
+	case reflect.String:
+		want = "a text"
+	case reflect.Bool:
+		want = "true or false"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.Int64:
+		want = "a number"
+	}
+	if wrong.Field == "" {
+		return fmt.Errorf("the JSON is of the type %s: want %s", wrong.Value, want)
+	}
+	return fmt.Errorf("%s: is of the type %s: want %s", wrong.Field, wrong.Value, want)
 }
 
 // take takes the lock. The wait for the lock also ends when the client leaves, or when the agent is about to stop.

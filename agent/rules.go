@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
@@ -40,7 +41,7 @@ func (a *Agent) rule(text []byte) (*gatewayRule, error) {
 	}
 	g, err := a.compile(text)
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "%v", err)
+		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "redlock: "))
 	}
 	if a.rules.known == nil {
 		a.rules.known = make(map[string]*list.Element)

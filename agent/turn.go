@@ -97,7 +97,7 @@ func (t *turn) read() error {
 		return err
 	}
 	if err := json.Unmarshal(line, &t.sent); err != nil {
-		return refuse(http.StatusBadRequest, "the line that describes the request: %v", err)
+		return refuse(http.StatusBadRequest, "the line that describes the request: %v", wrongJSON(err))
 	}
 	return t.describe()
 }
