@@ -56,31 +56,48 @@ On HUP, it reads --password-file and the files of --tls-… again, for new conne
 				return err
 			}
 			if len(a.listen) == 0 {
-				a.listen = []string{socketOf(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))}
+				address, because := socketOf(os.Geteuid(), os.Getenv("XDG_RUNTIME_DIR"))
+				if because != "" {
+					tell("XDG_RUNTIME_DIR %s, and is not used", because)
+				}
+				a.listen = []string{address}
 			}
 			return a.run(cmd.Context())
 		},
 	}
 	flags := cmd.Flags()
 	a.masters.AddFlags(flags)
-	flags.StringArrayVar(&a.listen, "listen", nil, "Address: unix:/path, or host:port, which needs a token; systemd's sockets take its place (default: unix:/run/redlock/redlock.sock, and without root unix:$XDG_RUNTIME_DIR/redlock/redlock.sock)")
+	connect.ListVar(flags, &a.listen, "listen", "addresses", "Where to listen: unix:/path, or host:port, which needs a token; systemd's sockets take its place (default: unix:/run/redlock/redlock.sock, and without root unix:$XDG_RUNTIME_DIR/redlock/redlock.sock)")
 	flags.BoolVar(&a.socket.replace, "replace", false, "Take the Unix sockets of an agent that listens there; it ends when its last holder has")
 	flags.StringVar(&a.operators, "operators", "", "Socket unix:/path for operators, with the whole console; its mode is 0600 (default: none)")
 	flags.StringVar(&a.socket.mode, "socket-mode", "0660", "Mode of the Unix sockets")
 	flags.StringVar(&a.socket.group, "socket-group", "", "Group of the Unix sockets (default: that of the process)")
 	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token that clients must send; or REDLOCK_AGENT_TOKEN")
-	flags.StringArrayVar(&a.hosts, "host", nil, "A further name by which clients know the agent, in the header Host")
+	connect.ListVar(flags, &a.hosts, "host", "names", "Further names by which clients know the agent, in the header Host")
 	flags.IntVar(&a.maxClients, "max-clients", agent.DefaultMaxClients, "How many clients may hold or wait for locks")
 	connect.DurationVar(flags, &a.grace, "grace", "", 30*time.Second, "How long those who hold locks have to end when the agent ends")
 	return cmd
 }
 
-// socketOf returns the address of an agent of this user: a user without root has a folder of their own for sockets.
-func socketOf(uid int, runtimeDir string) string {
+// socketOf returns the address of an agent of this user: a user without root has a folder of their own for sockets. because says why that
+// folder is not used.
+func socketOf(uid int, runtimeDir string) (address, because string) {
+	const standard = "unix:/run/redlock/redlock.sock"
 	if uid == 0 || runtimeDir == "" {
-		runtimeDir = "/run"
+		return standard, ""
 	}
-	return "unix:" + filepath.Join(runtimeDir, "redlock", "redlock.sock")
+	if !filepath.IsAbs(runtimeDir) {
+		return standard, "is not an absolute path"
+	}
+	switch there, err := os.Stat(runtimeDir); {
+	case err != nil:
+		return standard, "can't be read: " + err.Error()
+	case !ownedBy(there, uid):
+		return standard, "belongs to another user"
+	case there.Mode()&0o022 != 0:
+		return standard, "is a folder in which others may write"
+	}
+	return "unix:" + filepath.Join(runtimeDir, "redlock", "redlock.sock"), ""
 }
 
 type agentCommand struct {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,20 +158,50 @@ func TestAgentLongPath(t *testing.T) {
 	a.start()
 }
 
+// TestSocketName: a socket takes the place of no other one before it is published.
+func TestSocketName(t *testing.T) {
+	dir := t.TempDir()
+	for n := range 100 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf(".%d-%d", os.Getpid(), n)), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u, err := socketRights{mode: "0600"}.listen(filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll([]net.Listener{u})
+	if all, err := os.ReadDir(dir); err != nil || len(all) != 101 {
+		t.Errorf("%d files, %v; want all that were there, and a socket", len(all), err)
+	}
+}
+
 // TestAgentOfUser: an agent without root listens in the user's own folder, and one of root, or without such a folder, in /run.
 func TestAgentOfUser(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+	own, others := t.TempDir(), t.TempDir()
+	if err := errors.Join(os.Chmod(own, 0o700), os.Chmod(others, 0o770)); err != nil {
+		t.Fatal(err)
+	}
+	user := cmp.Or(os.Geteuid(), 1000)
+	if err := errors.Join(os.Chown(own, user, -1), os.Chown(others, user, -1)); err != nil {
+		t.Fatal(err)
+	}
+	const standard = "unix:/run/redlock/redlock.sock"
 	for _, c := range []struct {
-		uid  int
-		dir  string
-		want string
+		uid           int
+		dir           string
+		want, because string
 	}{
-		{0, "/run/user/1000", "unix:/run/redlock/redlock.sock"},
-		{1000, "/run/user/1000", "unix:/run/user/1000/redlock/redlock.sock"},
-		{1000, "", "unix:/run/redlock/redlock.sock"},
+		{0, own, standard, ""},
+		{user, own, "unix:" + own + "/redlock/redlock.sock", ""},
+		{user, "", standard, ""},
+		{user + 1, own, standard, "belongs to another user"},
+		{user, others, standard, "others may write"},
+		{user, "run", standard, "is not an absolute path"},
+		{user, "/nonexistent/run", standard, "no such file"},
 	} {
-		if got := socketOf(c.uid, c.dir); got != c.want {
-			t.Errorf("%+v: %s", c, got)
+		if got, because := socketOf(c.uid, c.dir); got != c.want || !strings.Contains(because, c.because) || (because == "") != (c.because == "") {
+			t.Errorf("%+v: %s, %q", c, got, because)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +11,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -23,8 +23,6 @@ type socketRights struct {
 
 // maxSocketPath is how many bytes the path of a Unix socket may have: the kernel's limit, less the zero at its end.
 const maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
-
-var made atomic.Int64 // how many sockets this process has made
 
 // listen makes a Unix socket, and its folder if need be. The socket has another name until publish gives it this path, so that nobody
 // can connect before its rights are set.
@@ -51,11 +49,10 @@ func (s socketRights) listen(path string) (*unixSocket, error) {
 	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%w: make this folder, or name one where this user may write, as in --listen unix:/tmp/redlock.sock", err)
 	}
-	u := &unixSocket{path: path, name: filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d-%d", os.Getpid(), made.Add(1)))}
+	u := &unixSocket{path: path, name: filepath.Join(filepath.Dir(path), "."+rand.Text()[:10])} // agents in other containers may have this process's number
 	if most := max(len(path), len(u.name)); most > maxSocketPath {
 		return nil, fmt.Errorf("the path of a socket has at most %d bytes on this system, and this one takes %d: name a shorter one", maxSocketPath, most)
 	}
-	_ = os.Remove(u.name)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: u.name, Net: "unix"})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // parse reads a command line in an environment with these variables.
@@ -121,6 +122,66 @@ func TestOpen(t *testing.T) {
 	}
 	if locker.Instance() != "me" {
 		t.Errorf("instance %q", locker.Instance())
+	}
+}
+
+// TestRenew: new connections of a locker use what the files have at Renew. A file that is only half written changes nothing.
+func TestRenew(t *testing.T) {
+	authority := redistest.NewAuthority(t)
+	_, urls := authority.Start(1)
+	certificate, key := authority.Issue("client")
+	right, err := os.ReadFile(authority.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong, err := os.ReadFile(redistest.NewAuthority(t).File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := file(t, string(wrong))
+	s := parse(t, nil, "--masters", urls[0], "--restart-guard", "off", "--tls-ca", ca, "--tls-cert", certificate, "--tls-key", key)
+	locker, err := s.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	if _, err := locker.TryLock(t.Context(), "k"); !errors.Is(err, redlock.ErrNoQuorum) {
+		t.Fatalf("with another authority: %v", err)
+	}
+	former := s.access.Load()
+	write := func(text []byte) {
+		if err := os.WriteFile(ca, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(right[:len(right)/2])
+	if err := s.Renew(); err == nil || !strings.Contains(err.Error(), "no certificate in PEM") || s.access.Load() != former {
+		t.Errorf("half of a file: %v", err)
+	}
+	write(right)
+	if err := s.Renew(); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := locker.Lock(t.Context(), "k", redlock.WithMastersWait(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLists: a flag or variable with several values.
+func TestLists(t *testing.T) {
+	var got []string
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	ListVar(flags, &got, "listen", "addresses", "")
+	t.Setenv("REDLOCK_LISTEN", "unix:/run/a 127.0.0.1:70,127.0.0.1:71")
+	if err := WholeEnvironment(flags); err != nil || strings.Join(got, " ") != "unix:/run/a 127.0.0.1:70 127.0.0.1:71" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := flags.Set("listen", " , "); err == nil || !strings.Contains(err.Error(), "want addresses") {
+		t.Errorf("nothing: %v", err)
 	}
 }
 

@@ -19,14 +19,15 @@ const Help = `
 The masters are those of --masters, REDLOCK_MASTERS or --masters-file: URLs, separated by
 spaces or commas. Each flag of redlock run and redlock agent, and of the other commands
 those of masters, may be a variable of the environment instead, such as
-REDLOCK_RESTART_GUARD for --restart-guard; REDLOCK_PASSWORD has the password, if
+REDLOCK_RESTART_GUARD for --restart-guard. One that may be given several times takes
+values with spaces or commas between them. REDLOCK_PASSWORD has the password, if
 --password-file doesn't. All processes that share locks, Caddys among them, must have the
 same masters, prefix and max TTL.`
 
 // AddFlags adds the flags to a command. After Environment, the settings have the values of the flags, or else of their variables.
 func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	s.flags = flags
-	flags.Var((*list)(&s.Masters), "masters", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path")
+	ListVar(flags, &s.Masters, "masters", "URLs", "URLs of the masters: redis://[user:password@]host[:port], rediss:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path")
 	flags.StringVar(&s.MastersFile, "masters-file", "", "File with URLs of masters")
 	flags.StringVar(&s.Username, "username", "", "User at the masters whose URLs have none")
 	flags.StringVar(&s.PasswordFile, "password-file", "", "File with the password of the user at the masters")
@@ -113,24 +114,32 @@ func Variable(flag string) string {
 	return "REDLOCK_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// Split returns the URLs in a text, which are separated by spaces or commas.
+// Split returns the values in a text, such as URLs, which are separated by spaces or commas.
 func Split(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
 }
 
-// list is a flag with several URLs. It may be given several times. It doesn't show its value, because URLs may have passwords.
-type list []string
+// list is a flag with several values. It doesn't show them, because URLs may have passwords.
+type list struct {
+	into *[]string
+	what string
+}
 
-func (l *list) String() string { return "" }
+// ListVar adds a flag that may be given several times, each time with values that are separated by spaces or commas.
+func ListVar(flags *pflag.FlagSet, into *[]string, name, what, usage string) {
+	flags.Var(list{into, what}, name, usage)
+}
 
-func (l *list) Type() string { return "URLs" }
+func (l list) String() string { return "" }
 
-func (l *list) Set(text string) error {
-	urls := Split(text)
-	if len(urls) == 0 {
-		return fmt.Errorf("want the URLs of masters")
+func (l list) Type() string { return l.what }
+
+func (l list) Set(text string) error {
+	values := Split(text)
+	if len(values) == 0 {
+		return fmt.Errorf("want %s, separated by spaces or commas", l.what)
 	}
-	*l = append(*l, urls...)
+	*l.into = append(*l.into, values...)
 	return nil
 }
 
