@@ -113,9 +113,9 @@ func checkMasters(masters []Master) error {
 }
 
 // Lock takes the lock on the key. Keys that differ only in the case of ASCII letters share a lock: rules of package middleware lock values in lower
-// case. Results, as those of Once, are each key's own, as it is written. Lock waits for the key until ctx ends, or for as long as WithWait and WithMastersWait allow. Calls are served in the
-// order in which they came: exactly within this process, and over all processes up to the differences between their clocks. ctx bounds the wait only,
-// not the lock.
+// case. Results, as those of Once, are each key's own, as it is written. Lock waits for the key until ctx ends, or for as long as WithWait and
+// WithMastersWait allow. Calls are served in the order in which they came: exactly within this process, and over all processes up to the differences
+// between their clocks. ctx bounds the wait only, not the lock.
 //
 // If the wait ends without the lock, the error says why the last attempt failed: it is a *HeldError or a *QuorumError, and matches the error of the
 // context as well (context.DeadlineExceeded if the time of WithWait is over). If ctx ends before the first attempt does, the error only matches the
@@ -142,9 +142,9 @@ const MaxKeys = protocol.MaxBatch
 
 const maxKeyLengths = 64 * MaxKeyLength
 
-// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Keys that share a lock count once. Calls that share
-// some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. The Lock is lost as
-// soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
+// LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Keys that share a lock count once. Calls
+// that share some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. The Lock
+// is lost as soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, keys, opts, false)
 }

@@ -223,8 +223,8 @@ type KeyStatus struct {
 	Slot, Slots int
 }
 
-// Keys returns the keys with this prefix, in whatever case, that this process holds or waits for, sorted. It asks no master: package inspect shows the locks of other
-// processes. Keys doesn't hold up calls noticeably, so keys that come or go meanwhile may be missing.
+// Keys returns the keys with this prefix, in whatever case, that this process holds or waits for, sorted. It asks no master: package inspect shows
+// the locks of other processes. Keys doesn't hold up calls noticeably, so keys that come or go meanwhile may be missing.
 func (l *Locker) Keys(prefix string) []KeyStatus {
 	prefix = lockname.Of(prefix)
 	keys := l.gates.keys(func(key string) bool { return strings.HasPrefix(lockname.Of(key), prefix) })
