@@ -963,14 +963,14 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 	if clock > 0 {
 		s.Clock.Observe(clock, b.sentAt, now)
 	}
-	if fault := s.Clock.Fault(b.sentAt); err == nil && fault != nil {
+	if fault := s.Clock.Fault(b.sentAt); fault != nil {
 		// A jump of the clock also invalidates the replies to commands that were sent before the jump was noticed.
-		err = fault
 		for _, c := range b.commands {
 			if c.Reply.Err == nil && (c.Op == protocol.OpAcquire || c.Op == protocol.OpExtend) {
-				c.Reply = protocol.Reply{Err: err, Former: c.Reply.Former}
+				c.Reply = protocol.Reply{Err: fault, Former: c.Reply.Former}
 			}
 		}
+		err = cmp.Or(err, fault)
 	}
 	if err == nil || lives || votes {
 		s.answeredAt, s.usedAt = now, now
