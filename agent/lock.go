@@ -148,7 +148,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	}
 	isMany := func(n int) bool { return n > 1 }
 	switch {
-	case (request.Once != nil || request.OncePer != nil) && (len(request.Keys) > 1 || slices.ContainsFunc(request.Most, isMany)):
+	case (request.Once != nil || request.OncePer != nil) && (len(slices.Compact(slices.Clone(request.Keys))) > 1 || slices.ContainsFunc(request.Most, isMany)):
 		return nil, errors.New("once and once_per: want one key, without concurrency")
 	case request.Once != nil && time.Duration(*request.Once) < time.Millisecond:
 		return nil, fmt.Errorf("once %v: must be at least 1ms", time.Duration(*request.Once))
@@ -172,7 +172,7 @@ func wrongJSON(err error) error {
 	if !errors.As(err, &wrong) {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	want := "an object"
+	want := "a number"
 	switch wrong.Type.Kind() {
 	case reflect.String:
 		want = "a text"
@@ -180,8 +180,8 @@ func wrongJSON(err error) error {
 		want = "true or false"
 	case reflect.Slice:
 		want = "a list"
-	case reflect.Int64:
-		want = "a number"
+	case reflect.Struct, reflect.Map:
+		want = "an object"
 	}
 	if wrong.Field == "" {
 		return fmt.Errorf("the JSON is of the type %s: want %s", wrong.Value, want)

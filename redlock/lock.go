@@ -497,7 +497,7 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = checkKeep(keep)
 		case k.attempt.Slots > 1:
 			wrong = fmt.Errorf("%w: a result needs a lock with one holder", ErrConcurrency)
-		case len(k.whole) > 0:
+		case k.call.spellings:
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
 			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.Fence}

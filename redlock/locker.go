@@ -257,13 +257,14 @@ func (l *Locker) lock(ctx context.Context, given []string, opts []LockOption, tr
 		return nil, err
 	}
 	keys := distinctKeys(given)
+	o.spellings = slices.ContainsFunc(given, func(key string) bool { return key != given[0] })
 	if err := checkKeys(keys...); err != nil {
 		return nil, err
 	}
 	switch {
 	case len(keys) > MaxKeys:
 		return nil, fmt.Errorf("redlock: %d keys in one call: at most %d can be locked together", len(keys), MaxKeys)
-	case o.recall && slices.ContainsFunc(given, func(key string) bool { return key != given[0] }): // two spellings have one lock, but two results
+	case o.recall && o.spellings:
 		return nil, errors.New("redlock: WithRecall and WithOncePer are for calls with one key")
 	}
 	var lock *Lock

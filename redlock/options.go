@@ -69,6 +69,7 @@ type lockOptions struct {
 	maxWaiters int
 	slots      int // how many may hold the key at once
 	recall     bool
+	spellings  bool          // the call has more than one text as its keys, perhaps with one lock: there is no one result
 	slotsOf    *slotsOf      // the keys with their own number of holders: see WithConcurrencyOf
 	period     time.Duration // the period of WithOncePer; 0 for none
 }
@@ -327,25 +328,33 @@ func WithConcurrency(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
 }
 
-// WithConcurrencyOf is WithConcurrency for one key, and takes precedence over it for that key. So the keys of LockAll may have different numbers.
-// Default: none.
+// WithConcurrencyOf is WithConcurrency for one key, and takes precedence over it for that key. So the keys of LockAll may have different numbers. Of
+// the numbers for keys that share a lock, as they differ in the case of ASCII letters alone, the smallest counts. Default: none.
 func WithConcurrencyOf(key string, n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, n, o.slotsOf}; return o })
+	name := lockname.Of(key)
+	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, name, n, o.slotsOf}; return o })
 }
 
 type slotsOf struct {
 	key  string
+	lock string // the name of the key's lock
 	n    int
 	next *slotsOf
 }
 
-func (o *lockOptions) most(key string) int {
+// most returns how many may hold the lock on a key at once. The last option for a key counts.
+func (o *lockOptions) most(key string) (n int) {
+	n, name, last := o.slots, lockname.Of(key), ""
 	for of := o.slotsOf; of != nil; of = of.next {
-		if lockname.Of(of.key) == lockname.Of(key) {
-			return of.n
+		switch {
+		case of.lock != name:
+		case last == "":
+			n, last = of.n, of.key
+		case of.key != last:
+			n = min(n, of.n)
 		}
 	}
-	return o.slots
+	return n
 }
 
 // WithMaxWaiters bounds how many calls wait for a key in this process. Further calls fail at once with an error that matches ErrTooManyWaiters. The

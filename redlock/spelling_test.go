@@ -97,6 +97,17 @@ func TestSpellingsTogether(t *testing.T) {
 		if _, err := l.LockAll(t.Context(), []string{lower, upper}, redlock.WithRecall()); err == nil {
 			t.Error("two spellings have one result")
 		}
+		numbers := []redlock.LockOption{redlock.WithConcurrencyOf(upper, 1), redlock.WithConcurrencyOf(lower, 5)}
+		two, err := l.LockAll(t.Context(), []string{upper, lower}, numbers...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := process("b").TryLockAll(t.Context(), []string{upper, lower}, numbers...); !errors.Is(err, redlock.ErrHeld) {
+			t.Errorf("beside one that may have no other: %v", err)
+		}
+		if err := two.UnlockWith([]byte("1"), time.Hour); err == nil {
+			t.Error("two spellings have left one result")
+		}
 		one, err := l.LockAll(t.Context(), []string{upper, lower}, redlock.WithConcurrencyOf(lower, 2))
 		if err != nil {
 			t.Fatal(err)

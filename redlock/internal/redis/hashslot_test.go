@@ -31,7 +31,8 @@ func TestHashSlot(t *testing.T) {
 			t.Errorf("%q and %q have one key, %q", key, other, name)
 		}
 		seen[name] = key
-		for _, companion := range []string{name, name + ":fence", name + ":queue", name + ":leases"} {
+		result := &protocol.Command{Key: name, Given: protocol.Given(key)}
+		for _, companion := range []string{name, result.ResultOf() + ":result", name + ":fence", name + ":queue", name + ":leases"} {
 			want, err := s.Client().ClusterKeySlot(context.Background(), companion).Result()
 			if err != nil {
 				t.Fatal(err)
