@@ -342,7 +342,7 @@ class Lock
         foreach (self::$all ?? [] as $lock => $true) {
             if ($lock->agent === $agent && !($lock->bounded && isset(self::$kept[spl_object_id($lock)])) && array_intersect(self::locksOf($keys), self::locksOf($lock->keys))) {
                 $lock->remaining(); // hears of its end
-                if ($lock->lost === null) {
+                if ($lock->lost === null && $lock->released === null) {
                     return true;
                 }
             }
@@ -379,7 +379,7 @@ class Lock
         }
     }
 
-    /** Says for how many seconds the lock is certain from now on: 0 if it is lost. */
+    /** Says for how many seconds the lock is certain from now on: 0 if it is lost, or its release has begun. */
     public function remaining(): float
     {
         if ($this->disown() || $this->over()) {
@@ -397,14 +397,14 @@ class Lock
             $this->read();
         }
         $this->hangs = $this->mark !== $this->base;
-        return $this->lost === null ? max(0.0, $this->left()) : 0.0;
+        return $this->lost === null && !$this->asked ? max(0.0, $this->left()) : 0.0;
     }
 
     /** Throws LockLost unless the lock is certain now. */
     public function check(): void
     {
         if ($this->remaining() <= 0) {
-            throw new LockLost($this->lost ?? self::LATE);
+            throw new LockLost($this->lost ?? ($this->asked ? 'it was released' : self::LATE));
         }
     }
 
@@ -505,7 +505,7 @@ class Lock
     /** Says whether the agent is to be asked: a third of what it has said is over, and the lease was renewed meanwhile. */
     private function stale(): bool
     {
-        return $this->lost === null && $this->left() < $this->span * 2 / 3 && !($this->hangs && $this->certain());
+        return $this->lost === null && !$this->asked && $this->left() < $this->span * 2 / 3 && !($this->hangs && $this->certain());
     }
 
     private function write(string $text): void

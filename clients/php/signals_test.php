@@ -48,8 +48,12 @@ namespace {
     ];
     $handlers = [
         'throws' => fn () => throw new Interruption(),
-        'asks' => function () use (&$lock): void {
+        'asks' => function () use ($agent, &$lock, &$key): void {
             $lock?->remaining() > 0 && $lock->check();
+            [$asked, $released] = $lock === null ? [false, null] : (fn () => [$this->asked, $this->released])->call($lock);
+            if ($asked && $lock->remaining() > 0 || $released !== null && $agent->holds([$key])) {
+                exit("the lock on $key is held although it was released\n");
+            }
         },
         'releases' => function () use (&$lock): void {
             $lock?->release();
