@@ -2,6 +2,10 @@ package clients
 
 import (
 	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,6 +76,53 @@ func TestClientPatience(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.expectError(t)
+		})
+	}
+}
+
+// TestClientPulse: a client whose patience is short asks for no shorter pulse than the agent gives.
+func TestClientPulse(t *testing.T) {
+	t.Parallel()
+	asked := regexp.MustCompile(`"pulse":"([^"]+)"`)
+	for _, language := range []string{"node", "php", "ruby", "shell", "bash"} {
+		if !has(t, language) {
+			continue
+		}
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			pulses := make(chan string, 1)
+			a := &realAgent{socket: serveSocket(t, func(c net.Conn) {
+				defer func() { _ = c.Close() }()
+				var request []byte
+				for part := make([]byte, 4096); ; {
+					n, err := c.Read(part)
+					request = append(request, part[:n]...)
+					if pulse := asked.FindSubmatch(request); pulse != nil {
+						select {
+						case pulses <- string(pulse[1]):
+						default:
+						}
+						return
+					}
+					if err != nil {
+						return
+					}
+				}
+			})}
+			options := "WAIT=0 PATIENCE=0.02"
+			if folder(language) == "shell" { // curl takes longer to start
+				dir := shIs(t, languages[language][0])
+				if err := os.WriteFile(filepath.Join(dir, "sleep"), []byte("#!/bin/sh\nPATH=${PATH#*:} exec sleep 1\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				options += " PATH=" + dir + ":" + os.Getenv("PATH")
+			}
+			for len(pulses) == 0 { // on a busy machine so short a patience may end before the request is sent
+				a.start(t, language, options, "hold", "k").expect(t, "")
+			}
+			if pulse, err := time.ParseDuration(<-pulses); err != nil || pulse != 10*time.Millisecond {
+				t.Errorf("a pulse of %v was asked for (%v), want 10ms", pulse, err)
+			}
 		})
 	}
 }

@@ -178,7 +178,7 @@ export class Agent {
         signal?.throwIfAborted();
         const rest = until && Math.max(0, until - performance.now()) / 1000;
         try {
-          return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(rest), pulse: seconds(Math.min(this.patience / 3, 1e6)) }, signal, had, refused));
+          return await new Promise((had, refused) => new Lock(this, { ...ask, wait: seconds(rest), pulse: seconds(Math.max(0.01, Math.min(this.patience / 3, 1e6))) }, signal, had, refused));
         } catch (error) {
           const now = performance.now();
           if (error?.met === AN_AGENT || (error?.met === SOMEBODY && again === undefined)) again = until ?? now + this.patience * 1000;

@@ -67,7 +67,9 @@ function own(Redlock\Agent $agent, string $key): void
     }
     is(refused(fn () => $agent->lock("\xff", 0)), "a key that isn't UTF-8");
     is(refused(fn () => (new Redlock\Agent('/nonexistent/s'))->lock($key, 0, label: "\xff"), Redlock\LockError::class, 'UTF-8'), "a label that isn't UTF-8");
-    is(refused(fn () => new Redlock\Agent(patience: INF)), 'a patience that is no number');
+    foreach ([INF, 0, -1] as $patience) {
+        is(refused(fn () => new Redlock\Agent(patience: $patience), Redlock\LockError::class, 'more than 0'), "the patience $patience");
+    }
     is(refused(fn () => $agent->once($key, NAN, fn () => throw new LogicException('the work has begun'))), 'a time that is no number');
 }
 

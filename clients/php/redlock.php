@@ -97,8 +97,8 @@ class Agent
         if (!preg_match('#\A(/.{1,106}|(\[[0-9a-f:.]+\]|[^\s/:]+):\d+)\z#i', $this->address)) {
             throw new LockError("the address $address: want the path of a socket, of at most 107 bytes, or host:port");
         }
-        if (!is_finite($patience)) {
-            throw new LockError("the patience $patience: want a number of seconds");
+        if (!is_finite($patience) || $patience <= 0) {
+            throw new LockError("the patience $patience: want a number of seconds, more than 0");
         }
         $this->token = $token === null ? null : rtrim($token, "\r\n"); // of a file
     }
@@ -203,7 +203,7 @@ class Agent
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', min($this->patience / 3, 5))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
+        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', max(0.01, min($this->patience / 3, 5)))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
         if (($concurrency ?? 1) === 1 && $this->holds($ask['keys'])) {
             throw new LockError('this thread holds the lock itself, and would wait for itself: locks are not reentrant');
         }

@@ -394,7 +394,7 @@ class RedlockAgent
     end
 
     def request(ask)
-      body = "#{JSON.generate({ **ask, pulse: RedlockAgent.duration(:patience, [@agent.patience / 3.0, 5].min) })}\n"
+      body = "#{JSON.generate({ **ask, pulse: RedlockAgent.duration(:patience, (@agent.patience / 3.0).clamp(0.01, 5)) })}\n"
       token = @agent.token ? "Authorization: Bearer #{@agent.token}\r\n" : ""
       @connection.write("POST /v1/lock HTTP/1.1\r\nHost: redlock\r\nRedlock-Agent: 1\r\nContent-Type: application/json\r\n#{token}" \
                         "Transfer-Encoding: chunked\r\n\r\n#{body.bytesize.to_s(16)}\r\n#{body}\r\n")

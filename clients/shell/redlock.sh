@@ -296,6 +296,7 @@ connect() {
 	now
 	pulse=$((patience * 10 / 3))
 	[ "$pulse" -lt 10000 ] || pulse=10000
+	[ "$pulse" -ge 10 ] || pulse=10 # the shortest that agents give
 	sent=$now status='' agent='' again='' cause='' waits=",\"pulse\":\"${pulse}ms\""
 	if [ -n "$until" ]; then
 		left=$((until - now))
