@@ -52,7 +52,7 @@ class LaravelStore implements LockProvider, Store
 
     /**
      * Puts a value unless there is one, as one step for all processes: the scheduler and the rate limiter rely on that. A store of values that
-     * can't, such as that of files before Laravel 9, does it under a lock.
+     * can't, such as array, apc, null, and that of files before Laravel 9, does it under a lock: so a test with array needs an agent.
      */
     public function add($key, $value, $seconds)
     {
