@@ -123,7 +123,8 @@ class _Base(Generic[L]):
              label: Optional[str] = None, concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> L:
         """Return the lock on the keys, for blocks of with or async with, acquire(), or as a decorator. Times are in seconds.
 
-        Without wait it waits without limit, and with 0 not at all. heartbeat, at least the ttl, frees the keys if this process is stopped for so long.
+        Without wait it waits without limit, and with 0 not at all. Give it within a generator's with, also of @contextmanager: there, a lock
+        that is asked for within itself isn't refused, and waits for itself. heartbeat, at least the ttl, frees the keys if this process is stopped for so long.
         concurrency is how many may hold the key at a time.
         once_per has others get LockDone for the rest of a period once a block has ended without an exception.
         """
@@ -146,7 +147,7 @@ class _Base(Generic[L]):
         raise NotImplementedError
 
     def _request(self, ask: dict[str, Any], left: Seconds) -> bytes:
-        ask = {**ask, "pulse": f"{min(self.patience / 3, 5):f}s"}
+        ask = {**ask, "pulse": f"{max(min(self.patience / 3, 5), 0.01):f}s"}  # the agent refuses shorter ones
         if left is not None:
             ask["wait"] = f"{left:f}s"
         body = json.dumps(ask, ensure_ascii=False).encode() + b"\n"
@@ -255,10 +256,19 @@ def _own_exit(method: F) -> F:
     return _Exit(method)  # type: ignore[return-value]
 
 
-def _loaded_exit() -> Callable[[], Optional[_Exit]]:
+def _loaded_exit(lock: Any) -> Callable[[], Optional[_Exit]]:
     """Return what returns the exit of the block that is entered now: None if that can't be called any more, so if __enter__ is called by hand."""
     exit: Callable[[], Optional[_Exit]] = _here.__dict__.pop("exit", lambda: None)
-    return exit
+    loaded = exit()
+    return exit if loaded and loaded._lock in ((), (lock,)) else lambda: None  # it may be another lock's, which has been entered by hand
+
+
+def _flags() -> int:
+    """Return the flags of the code that has called the caller."""
+    try:
+        return sys._getframe(2).f_code.co_flags
+    except ValueError:  # it isn't Python's, as at the start of a thread or at exit
+        return 0
 
 
 class _Lock(Generic[H]):
@@ -286,7 +296,7 @@ class _Lock(Generic[H]):
         """Raise LockError if the caller holds all slots of one of the keys, and would wait for itself until one is lost."""
         own = [hold for hold in [ref() for ref in list(self._agent._holds)] if hold and hold._owner is owner]
         for lock in map(_lock_of, self._ask["keys"]):
-            slots = [hold.slot for hold in own if lock in map(_lock_of, hold._ask["keys"]) and hold.held]
+            slots = [hold.slot for hold in own if lock in map(_lock_of, hold._ask["keys"]) and hold._may_be_held()]
             if slots and all(slot in slots for slot in range(self._ask.get("concurrency", 1))):
                 raise LockError(f"this {self._who} holds the lock itself, and would wait for itself: locks are not reentrant")
 
@@ -313,10 +323,10 @@ class _Lock(Generic[H]):
         return self._mine(owner, [hold for hold in self._holds.copy() if not hold._exit])
 
     def _leaving(self, owner: Any, exit: _Exit) -> H:
-        """Return the hold whose exit this is. Of those that are ended by hand it is the only one, or the caller's newest."""
+        """Return the hold whose exit this is. An exit by hand ends the only hold that was entered by hand, or the caller's newest."""
         exits = [(hold, hold._exit()) for hold in self._holds.copy() if hold._exit]
         holds = [hold for hold, its in exits if its is exit] or [hold for hold, its in exits if its is None]
-        return holds[0] if len(holds) == 1 else self._mine(owner, holds)
+        return holds[0] if len(holds) == 1 else self._mine(owner, holds or [hold for hold, _ in exits])
 
     @property
     def held(self) -> bool:
@@ -345,7 +355,7 @@ class Lock(_Lock["Hold"]):
     """The lock of a with statement, or of several: each takes it anew, also at the same time in other threads."""
 
     def __enter__(self) -> Hold:
-        return self._take(_loaded_exit(), sys._getframe(1).f_code.co_flags)
+        return self._take(_loaded_exit(self), _flags())
 
     def _take(self, exit: Any = None, flags: int = 0) -> Hold:
         owner = self._owner()
@@ -429,6 +439,10 @@ class _Lease:
     def held(self) -> bool:
         """Whether the lock is certain now."""
         return self._doubt() is None
+
+    def _may_be_held(self) -> bool:
+        """Whether the agent may still hold the lock for this process."""
+        return self._doubt() is None or self._lost is None and os.getpid() == self._pid
 
     def check(self) -> None:
         """Raise LockLost unless the lock is certain now."""
@@ -592,12 +606,13 @@ class Hold(_Lease):
             self._connection.settimeout(None)
         except _BROKEN as e:
             raise self._failure(e) from None
-        self._reading = threading.Lock()
+        self._reading = threading.Lock()  # of who reads
         self._reading.acquire()
         try:
             _thread.start_new_thread(self._read, ())  # threading.Thread isn't for signal handlers that raise
-        except RuntimeError:  # no thread starts at exit, from Python 3.12 on: what asks reads
+        except RuntimeError:  # no thread starts at exit, from Python 3.12 on, or where there are too many: what asks reads
             self._alone = True
+            self._reading.release()
 
     def _connect(self) -> None:
         patience = self._agent.patience
@@ -624,17 +639,31 @@ class Hold(_Lease):
             self._connection.recv(1, socket.MSG_PEEK)  # what has arrived can be seen until it is being taken in
             self._idle = False
             self._feed(self._connection.recv(65536))
-            self._idle = True
         except _BROKEN as e:
             self._ended(e)
+        finally:
+            self._idle = True
+
+    def _read_alone(self) -> None:
+        """Read what has arrived, unless another thread, or what a signal handler has interrupted, does so."""
+        if self._reading.acquire(blocking=False):
+            try:
+                while not self._over and self._behind():
+                    self._read_more()
+            finally:
+                self._reading.release()
+
+    def _doubt(self) -> Optional[str]:
+        if self._alone and os.getpid() == self._pid:
+            self._read_alone()
+        return super()._doubt()
 
     def _catch_up(self) -> None:  # it is the reader who reads
         until = time.monotonic() + _PATIENCE_AT_END
         while not self._over and self._late() and self._behind() and time.monotonic() < until and not sys.is_finalizing():
             if self._alone:
-                self._read_more()
-            else:
-                time.sleep(0.001)
+                self._read_alone()
+            time.sleep(0.001)
 
     def _behind(self) -> bool:
         """Whether the reader has not taken in yet what has arrived."""
@@ -652,10 +681,8 @@ class Hold(_Lease):
             with contextlib.suppress(OSError):
                 self._connection.settimeout(_PATIENCE_AT_END)
                 self._send_end(failed)
-                if self._alone:
-                    self._read()
-                elif not sys.is_finalizing() and self._reading.acquire(timeout=_PATIENCE_AT_END):  # then the reader stands still
-                    self._reading.release()
+                if (self._alone or not sys.is_finalizing()) and self._reading.acquire(timeout=_PATIENCE_AT_END):  # then the reader stands still
+                    self._read()  # nothing, if there is one
         self._judge(failed, doubt)
 
     def _close(self) -> None:
@@ -715,10 +742,13 @@ class AsyncLock(_Lock["AsyncHold"]):
         return _task()
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHold]:
-        return self._take(_task(), _loaded_exit(), sys._getframe(1).f_code.co_flags)
+        return self._take(_task(), _loaded_exit(self), _flags())
 
     async def _take(self, owner: Any, exit: Any = None, flags: int = 0) -> AsyncHold:
         owner = owner or _task()
+        for old in self._holds.copy():
+            if old._loop.is_closed():
+                self._drop(old)
         self._refuse_own(owner)
         tries = _Tries(self._agent, self._ask, self._wait)
         while True:
@@ -733,6 +763,12 @@ class AsyncLock(_Lock["AsyncHold"]):
                 self._drop(hold)
                 raise
             await asyncio.sleep(pause)
+
+    def _keep(self, hold: AsyncHold, flags: int) -> AsyncHold:
+        until_end = sys.get_asyncgen_hooks().firstiter
+        if until_end and not flags & _GENERATOR:  # the end of the loop ends generators, whose code may still need the lock
+            until_end(hold)  # type: ignore[arg-type]  # the loop calls its aclose(); a task for that would be seen
+        return super()._keep(hold, flags)
 
     @_own_exit
     async def __aexit__(self, kind: Any, error: Any, trace: Any, exit: Any = None) -> None:
@@ -857,7 +893,7 @@ class AsyncHold(_Lease, asyncio.Protocol):
     async def _release(self, failed: bool) -> None:
         doubt = self._doubt()
         if doubt is None:
-            with contextlib.suppress(socket.timeout, RuntimeError):  # of a loop that doesn't run any more
+            with contextlib.suppress(socket.timeout, RuntimeError, ValueError):  # of a loop that doesn't run any more
                 self._send_end(failed)
                 while not self._over:
                     await self._hear(_PATIENCE_AT_END)
@@ -872,6 +908,10 @@ class AsyncHold(_Lease, asyncio.Protocol):
             except RuntimeError:  # of a loop that is closed, and leaves its connections open
                 if self._connection is not None:
                     _close(self._connection)
+
+    async def aclose(self) -> None:
+        """End the lock when the loop ends, which takes this for an async generator."""
+        self._close()
 
     def _abandon(self) -> None:
         """Have the loop end the lock, from any thread."""

@@ -120,7 +120,11 @@ def own(key):
     left_elsewhere(key)
     slots(key)
     closed(key)
+    another_loop(key)
+    loops(key)
+    by_hand(key)
     at_exit(key)
+    in_doubt()
     unwritable(key + "unwritable")
     unreadable(key + "unreadable")
     refused()
@@ -193,6 +197,87 @@ def closed(key):
         pass
 
 
+def another_loop(key):
+    """Leave a block in another loop than the one that has entered it, and that doesn't run any more."""
+    lock, loop = AsyncAgent(os.environ["ADDRESS"], os.environ["TOKEN"] or None).lock(key, wait=60), asyncio.new_event_loop()
+    loop.run_until_complete(lock.__aenter__())
+    patience, redlock_agent._PATIENCE_AT_END = redlock_agent._PATIENCE_AT_END, 0.01
+    asyncio.run(lock.__aexit__(KeyError, None, None))
+    redlock_agent._PATIENCE_AT_END = patience
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+def loops(key):
+    """Have loops end without release(): that frees the lock, also for who uses the same object."""
+    lock = AsyncAgent(os.environ["ADDRESS"], os.environ["TOKEN"] or None).lock(key, wait=60)
+    for _ in range(2):
+        asyncio.run(lock.acquire())
+        assert agent.lock(key, wait=60)(lambda: True)()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(lock.acquire())
+    loop.close()  # without loop.shutdown_asyncgens
+    assert asyncio.run(lock.acquire())
+    assert len(lock._holds) == 1
+
+    async def guarded():
+        async with lock as hold:
+            try:
+                yield
+            finally:
+                await asyncio.sleep(0.01)
+                ends.append(hold.held)
+
+    async def leave_open():
+        block.append(guarded())
+        await block[0].__anext__()
+
+    block, ends = [], []
+    asyncio.run(leave_open())
+    assert ends == [True], ends
+
+
+def by_hand(key):
+    """Call what with calls, in other orders, and not from Python."""
+    one, two, none = agent.lock(key, wait=60), agent.lock(key + "two", wait=60), (None, None, None)
+    one.__enter__()
+    leave_one = one.__exit__
+    two.__enter__()
+    leave_two = two.__exit__
+    leave_two(*none)
+    leave_one(*none)
+    leave = one.__exit__
+    one.__enter__()
+    one.__exit__(*none)
+    fails(lambda: leave(*none), LockLost)
+    with one as hold:
+        raised = threading.Thread(target=lambda: fails(lambda: one.__exit__(*none), LockLost))
+        raised.start()
+        raised.join()
+        hold.check()
+    errors, hook = [], sys.unraisablehook
+    sys.unraisablehook = errors.append
+    redlock_agent._thread.start_new_thread(one.__enter__, ())
+    while not one._holds and not errors:
+        time.sleep(0.01)
+    sys.unraisablehook = hook
+    one.__exit__(*none)
+
+
+def in_doubt():
+    """Ask again for a lock that isn't certain, but that the agent may still hold for this thread."""
+    with patient():
+        error = fails(lambda: doubtful(agent_at(answering(FIRST)).lock("k")), LockError)
+    assert "would wait for itself" in str(error), error
+
+
+def doubtful(lock):
+    with lock as hold:
+        redlock_agent._clocks = lambda: (float("inf"),)
+        assert not hold.held
+        lock.acquire()
+
+
 def at_exit(key):
     """Have no more threads."""
     start = redlock_agent._thread.start_new_thread
@@ -202,6 +287,14 @@ def at_exit(key):
         hold.check()
     with agent.lock(key, once=60) as hold:
         hold._remember(7)
+
+    def told():
+        with agent_at(answering(FIRST)).lock("k") as hold:
+            line = redlock_agent._chunk(b'{"lost":"max_hold"}\n')
+            os.write(answering.connection.fileno(), line)
+            assert not hold.held
+
+    assert "max_hold" in str(fails(told, LockLost))
     redlock_agent._thread.start_new_thread = start
 
 
@@ -251,6 +344,7 @@ def refused():
         fails(lambda: agent.lock("k", **options), LockError)
     for key in ["a", "b"], b"k", "\udc80":
         assert "\udc80" not in str(fails(lambda: agent.lock(key), LockError))
+    assert b'"pulse": "0.010000s"' in Agent("/a/s", patience=0.02)._request({}, None)
     assert "No such file" in str(fails(agent_at("/nonexistent/s").lock("k", wait=60).acquire, LockUnavailable))
 
 
