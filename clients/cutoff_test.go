@@ -84,7 +84,7 @@ func TestClientPatience(t *testing.T) {
 func TestClientPulse(t *testing.T) {
 	t.Parallel()
 	asked := regexp.MustCompile(`"pulse":"([^"]+)"`)
-	for _, language := range []string{"node", "php", "ruby", "shell", "bash"} {
+	for _, language := range []string{"node", "php", "python", "ruby", "shell", "bash"} {
 		if !has(t, language) {
 			continue
 		}

@@ -119,6 +119,8 @@ func (s *Server) newClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:       s.Addr(),
 		ClientName: clientName,
+		// go-redis's 3 s are too short for a server on a busy machine.
+		ReadTimeout: bound,
 		// A pool that has failed to connect as many times as its size refuses to try again for a second.
 		PoolSize:                 1000,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
