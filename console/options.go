@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -38,7 +39,7 @@ func WithUser(user func(*http.Request) string) Option { return func(h *handler) 
 // Mount it where only operators come: it shows keys, and ends locks. It asks for no password, so put your own authentication in front.
 // It refuses requests that pages of other sites make a browser send, and hosts that it doesn't know: see WithHosts.
 func New(lockers func() []*redlock.Locker, opts ...Option) http.Handler {
-	h := &handler{lockers: lockers, logger: slog.Default().With("logger", "redlock"), user: func(*http.Request) string { return "" }}
+	h := &handler{lockers: lockers, logger: notices.Default(), user: func(*http.Request) string { return "" }}
 	for _, opt := range opts {
 		opt(h)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
@@ -112,7 +113,7 @@ func StripRoute(r *http.Request) {
 // checks only requests that may change something. It refuses them with 400 and the outcome unclear_target, and logs them under the name "guard". If
 // rules also lock requests that change nothing, call CheckTarget instead.
 func Guard(next http.Handler) http.Handler {
-	refusalOf := NewGuard(Rule{Logger: slog.Default().With("logger", "redlock")})
+	refusalOf := NewGuard(Rule{Logger: notices.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refusal := refusalOf(r, MayChange); refusal != nil {
 			refusal.Write(w)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
@@ -53,7 +54,7 @@ type Required struct {
 // A request without a lock gets 403 with the outcome unlocked. If no rule has taken a request, Require removes the headers that the rules of this
 // process set, because the client has sent them.
 func Require(next http.Handler) http.Handler {
-	q, _ := NewRequired(Rule{Logger: slog.Default().With("logger", "redlock")}, Requirement{}) // nothing is wrong with the defaults
+	q, _ := NewRequired(Rule{Logger: notices.Default()}, Requirement{}) // nothing is wrong with the defaults
 	return q.Handler(next)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
@@ -159,7 +160,7 @@ func newOptions(opts []Option) (options, error) {
 		fastFrom:    protocol.FenceTTL + protocol.FenceSlack,
 		prefix:      DefaultPrefix,
 		instance:    defaultInstance(),
-		logger:      slog.Default().With("logger", "redlock"),
+		logger:      notices.Default(),
 	}
 	for i, opt := range opts {
 		if opt == nil {

@@ -5,6 +5,9 @@ import (
 	"log/slog"
 )
 
+// Default returns the default log, in which each line names this project.
+func Default() *slog.Logger { return slog.Default().With("logger", "redlock") }
+
 // Line is a line of a log.
 type Line struct {
 	to     slog.Handler

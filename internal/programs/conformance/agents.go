@@ -97,9 +97,7 @@ var agents = map[string]func(s *scene) error{
 			case <-time.After(time.Second):
 			}
 			_, _ = io.WriteString(c, chunk(`{"mark":1,"valid_ms":60000}`+"\n"))
-			if _, err := io.Copy(io.Discard, body); err == nil {
-				_, _ = io.WriteString(c, chunk(`{"released":true}`+"\n")+"0\r\n\r\n")
-			}
+			finish(c, body, chunk(`{"released":true}`+"\n"))
 		})
 	},
 	"that has no room for two seconds": func(s *scene) error {
@@ -129,9 +127,7 @@ var agents = map[string]func(s *scene) error{
 				_, _ = io.WriteString(c, refusal("400 Bad Request", detail))
 			case again:
 				_, _ = io.WriteString(c, held+chunk(`{"fence":17,"mark":0,"valid_ms":60000}`+"\n"))
-				if _, err := io.Copy(io.Discard, body); err == nil {
-					_, _ = io.WriteString(c, chunk(`{"released":true}`+"\n")+"0\r\n\r\n")
-				}
+				finish(c, body, chunk(`{"released":true}`+"\n"))
 				return
 			default:
 				s.pause(time.Duration(pause))
@@ -319,10 +315,15 @@ func (s *scene) answer(beginning, rest string) error {
 			return
 		}
 		_, _ = io.WriteString(c, beginning)
-		if _, err := io.Copy(io.Discard, body); err == nil {
-			_, _ = io.WriteString(c, rest+"0\r\n\r\n")
-		}
+		finish(c, body, rest)
 	})
+}
+
+// finish sends the rest of a response once the client has ended its request.
+func finish(c net.Conn, body io.Reader, rest string) {
+	if _, err := io.Copy(io.Discard, body); err == nil {
+		_, _ = io.WriteString(c, rest+"0\r\n\r\n")
+	}
 }
 
 // request reads a request, and from its body the line without its end: that of a client may lack it.
