@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -31,8 +30,8 @@ func TestResponsesWithinTheirBudget(t *testing.T) {
 	n := &notes{}
 	full := make(chan struct{}) // some wait for room
 	fill := sync.OnceFunc(func() { close(full) })
-	l := newLocker(t, live, redlock.WithTimeout(10*time.Second)) // 900 MB keep a processor busy
-	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, RememberSize: 1<<20 - 128<<10, Observer: n})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	l := newLocker(t, live, redlock.WithTimeout(bound)) // 900 MB keep a processor busy, and with it the clients, which are slow then
+	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, RememberSize: 1<<20 - 128<<10, ResponseTimeout: bound, MastersWait: bound, Observer: n})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		runs.Add(1)
 		_, _ = io.WriteString(w, body)
 		if now := inside.Add(1); now > most {
