@@ -180,11 +180,13 @@ images: build redis-server ### Record the terminal in README, draw the results o
 	go run ./tools/curves
 	cd console/browsertest && PICTURE=$(abspath docs/images/console.png) go test -count 1 -run '^TestPicture$$' .
 
-lint: build ## Check format, vet, staticcheck, go.mod and Caddyfile.example (lint-modules has the modules beside this one)
+lint: build ## Check format, vet, staticcheck, go.mod, shell scripts and Caddyfile.example (lint-modules has the modules beside this one)
 	@test -z "$$(gofmt -s -l . | tee -a /dev/stderr)" || { echo 'run gofmt -s -w on these files' >&2; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go mod tidy -diff
+	@command -v shellcheck >/dev/null || tools/debian.sh shellcheck
+	shellcheck .ci/run tools/*.sh tools/site/*.sh test/upstreams/*.sh test/trial/run.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
 	bin/caddy validate --config Caddyfile.example
 	bin/caddy fmt Caddyfile.example >/dev/null # fails, with the line, where the format differs
 
@@ -203,10 +205,8 @@ site: node ## Build the site from docs in bin/site/dist, with a part for each mi
 	tools/npm.sh tools/site
 	tools/site/build.sh
 
-workflows: ### Check the workflows of GitHub and the scripts of the shell
-	@command -v shellcheck >/dev/null || tools/debian.sh shellcheck
+workflows: ### Check the workflows of GitHub
 	go run $(ACTIONLINT)
-	shellcheck .ci/run tools/*.sh tools/site/*.sh test/upstreams/*.sh test/trial/run.sh examples/jobs/*.sh examples/traefik/*.sh clients/shell/*.sh
 
 vulncheck: ### Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
 	tools/vulncheck.sh $(GOVULNCHECK)

@@ -251,7 +251,7 @@ refuse_own() {
 
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	key=$(json "$1")
-	lock=$(printf %s "$key" | LC_ALL=C tr A-Z a-z) # keys that differ in the case of these letters alone share a lock
+	lock=$(printf %s "$key" | LC_ALL=C tr '[:upper:]' '[:lower:]') # keys that differ in the case of these letters alone share a lock
 	[ -n "$concurrency" ] || refuse_own "$lock"
 	keys=$keys,$key locks=$locks,$lock
 	shift
