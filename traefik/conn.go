@@ -23,14 +23,11 @@ type conn struct {
 }
 
 const (
-	dialWithin = time.Second
-	idleAfter  = 30 * time.Second // a connection is closed after once or twice this time; the agent keeps idle connections for longer
-	keepIdle   = 512
+	idleAfter = 30 * time.Second // a connection is closed after once or twice this time; the agent keeps idle connections for longer
+	keepIdle  = 512
 )
 
 func (a *agent) dial(ctx context.Context) (*conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialWithin)
-	defer cancel()
 	c, err := a.open(ctx)
 	if err != nil {
 		return nil, err
@@ -51,6 +48,8 @@ func (a *agent) connect(ctx context.Context, anew bool) (*conn, error) {
 		return c, nil
 	}
 	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
 	c, err := a.dial(ctx)
 	if err == nil {
 		c.again = again

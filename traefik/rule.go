@@ -90,12 +90,15 @@ func (e *refusedRule) Error() string { return e.detail }
 const loadWithin = 2 * time.Second
 
 func (r *rule) load(ctx context.Context, a *agent) error {
+	ctx, cancel := context.WithTimeout(ctx, loadWithin)
+	defer cancel()
 	c, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.net.Close() }()
-	_ = c.net.SetDeadline(time.Now().Add(loadWithin))
+	end, _ := ctx.Deadline()
+	_ = c.net.SetDeadline(end)
 	if _, err := c.net.Write(append(a.opening("/v1/rule", r.line), lastChunk...)); err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ type line struct {
 }
 
 const (
-	silence    = 10 * time.Second       // how much longer than the rule says the agent may take to answer
+	silence    = 10 * time.Second       // how long a connection to the agent may take, and how much longer than the rule says its answer
 	endsWithin = 5 * time.Second        // how long the end of a response waits until the agent has released the lock
 	askAgain   = time.Second            // the pause between two attempts while an agent is about to stop
 	brief      = 250 * time.Millisecond // how long a turn lasts before watch reads the lines of an agent on this machine

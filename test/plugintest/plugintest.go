@@ -200,7 +200,7 @@ func notStarted(t testing.TB, network, token string) *agentOf {
 
 func newLocker(t testing.TB, servers []*redistest.Server) *redlock.Locker {
 	t.Helper()
-	locker, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(time.Second))
+	locker, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(3*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,21 +76,21 @@ func ShareSlots(t *testing.T, p *Plugin, clients int, caddy func(servers []*redi
 	}
 	servers := redistest.Start(t, 3)
 	open := func() *redlock.Locker {
-		l, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(2*time.Second))
+		l, err := redlock.Open(redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(3*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
-	hosts := []string{caddy(servers, fmt.Sprintf("redlock order:{path.1} {\nconcurrency %d\nwait 5m\n}\nreverse_proxy %s", atOnce, serve(s).Listener.Addr()))}
+	hosts := []string{caddy(servers, fmt.Sprintf("redlock order:{path.1} {\nconcurrency %d\nwait 5m\nmasters_wait 5m\n}\nreverse_proxy %s", atOnce, serve(s).Listener.Addr()))}
 	for range 2 {
-		hosts = append(hosts, serve(middleware.New(open(), "order:{path.1}", middleware.Rule{Concurrency: []int{atOnce}, Wait: 5 * time.Minute})(s)).URL)
+		hosts = append(hosts, serve(middleware.New(open(), "order:{path.1}", middleware.Rule{Concurrency: []int{atOnce}, Wait: 5 * time.Minute, MastersWait: 5 * time.Minute})(s)).URL)
 	}
 	a := &agentOf{t: t, locker: open(), network: "unix", listen: filepath.Join(t.TempDir(), "s")}
 	a.address = "unix:" + a.listen
 	a.start()
-	hosts = append(hosts, serve(handler(t, p, a, s.ServeHTTP, "concurrency", strconv.Itoa(atOnce), "wait", "5m")).URL)
+	hosts = append(hosts, serve(handler(t, p, a, s.ServeHTTP, "concurrency", strconv.Itoa(atOnce), "wait", "5m", "masters-wait", "5m")).URL)
 	var all sync.WaitGroup
 	for i := range clients {
 		all.Go(func() {
