@@ -15,6 +15,10 @@
 // The lock is held until the function has ended, or until this process ends. Call lock.check() before whatever must not happen twice:
 // code that keeps the event loop busy gets no signal. After such code await something first, so that this process hears whether the lock
 // is still held. docs/protocol.md says how long a client may believe that it holds a lock.
+//
+// A lock is the same in another async context. A copy, also in a worker thread, is data with its fence and slot. A lock that is dropped without
+// unlock() is held until the process ends. At exit nothing is waited for; when the process ends within once, its result isn't remembered.
+// A lock that is asked for with the same Agent within its own block, or in what the block begins without waiting for it, is refused.
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import http from "node:http";

@@ -17,6 +17,11 @@
  * does one thing at a time, so nothing tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times
  * during long work. A child or a command in the background that outlives a killed process keeps the lock: maxHold bounds that.
  * docs/protocol.md says how long a client may believe that it holds a lock.
+ *
+ * A lock can't be copied or serialized. It is free when it is dropped, and after an exception when that is dropped, at the latest. Locks can be
+ * taken and released in signal handlers, when objects are destroyed, and at exit.
+ * A lock that its own process asks for again with the same Agent is refused. A wait stops all fibers, also the one that has the lock. Where a
+ * fiber is to find another one's lock held, give each an Agent of its own, and wait: 0.
  */
 
 namespace Redlock;

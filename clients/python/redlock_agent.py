@@ -18,6 +18,17 @@
 
 The lock is held until the end of the block, or until this process ends; a child of os.fork doesn't have it. lock.check() and lock.held say
 whether it is still held: call one of them before whatever must not happen twice. docs/protocol.md says how long a client may believe that.
+
+The thread or task that called acquire() or with has the lock. What "as" names may be asked anywhere, and the end of with releases the lock
+anywhere. Another thread doesn't have the lock, and its release() is an error. A Lock that is copied or pickled holds nothing; what "as" names
+can't be copied. After acquire(), a lock whose object is dropped, or whose thread ends, is held until the process ends, or the loop of asyncio.
+Locks can be taken and released in signal handlers, when objects are collected, and at exit.
+
+A lock that its own thread or task asks for again with the same Agent is refused. Within a generator's with, also of @contextmanager, it isn't,
+because the generator may go on elsewhere: the call waits for itself, so give wait.
+
+Prefer with agent.lock(…). An exception out of a signal handler may leave a lock held whose object is in a variable or decorates a function, or
+in the middle of acquire() and release(). After one in a task, the lock may last until the next garbage collection.
 """
 
 from __future__ import annotations

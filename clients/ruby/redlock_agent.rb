@@ -14,6 +14,12 @@
 #
 # The lock is held until the end of the block, or until this process ends; a child of fork doesn't have it. lock.check and lock.held? say
 # whether it is still held: call one of them before whatever must not happen twice. docs/protocol.md says how long a client may believe that.
+#
+# A lock is the same in another thread or fiber. It can't be copied or serialized. Its own fiber's call for it, with the same agent, is refused.
+# The end of the block frees it, wherever an exception comes; in a Fiber or Enumerator that is dropped, some seconds after that is collected.
+# Without a block it is held until unlock, also if the lock is dropped or its thread ends: after an exception in unlock, call unlock again. A
+# daemon has no locks of its parent. Locks can be taken and released in signal handlers, when objects are collected, and at exit.
+# A block that is left by return, break or throw has failed (once), since Ruby doesn't tell these from the end of the thread; next ends it in order.
 
 require "json"
 require "socket"
