@@ -26,9 +26,10 @@ type Locker struct {
 }
 
 // New returns a Locker on these masters. Use it with NewMaster, for masters that no URL can describe,
-// and Open otherwise. The Locker owns the masters from now on, and closes them. The quorum is the
-// majority of them, whether they can be reached or not: New does not wait for them. It begins to
-// connect, so that the log soon names masters that cannot be reached or may not vote.
+// and Open otherwise. The Locker owns the masters from now on, and closes them; only a master in
+// memory may have several Lockers. The quorum is the majority of them, whether they can be reached or
+// not: New does not wait for them. It begins to connect, so that the log soon names masters that
+// cannot be reached or may not vote.
 //
 // All processes that share locks must have the same masters, prefix and max TTL.
 //

@@ -49,7 +49,7 @@ func (m Master) server() string {
 }
 
 // Overlap reports whether each majority of one set of masters shares a server with each majority of the other set. Then two Lockers on these sets,
-// with the same prefix, exclude each other. A master in memory belongs to one Locker alone.
+// with the same prefix, exclude each other. Masters in memory count as different ones.
 func Overlap(ones, others []Master) bool {
 	common := 0
 	for _, m := range ones {
@@ -116,8 +116,9 @@ func (m Master) Examine(ctx context.Context, prefix string, patience time.Durati
 	return &Examination{Unexaminable: true}
 }
 
-// NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests. Its locks are seen only by the Locker that owns
-// it. Dial makes such a master from the URL "memory://" or, if there are several, from "memory://NAME".
+// NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests. Several Lockers on one such master exclude each
+// other, as processes on one server do, and the end of one leaves the others running. Two masters of one name are different masters. Dial makes a new
+// one from each URL "memory://" or, if a Locker has several, "memory://NAME".
 func NewMemoryMaster(name string) Master { return Master{newMemory(name, time.Now)} }
 
 func newMemory(name string, now func() time.Time) *memory.Master {

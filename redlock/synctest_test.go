@@ -28,7 +28,7 @@ type farMaster struct {
 	sees        func(cmds []*protocol.Command)
 }
 
-// farServer is a memory master that several may use, unlike the real one.
+// farServer is a memory master whose data a test may change.
 type farServer struct {
 	mu sync.Mutex
 	redlock.Stepwise

@@ -28,6 +28,9 @@ type Master struct {
 
 	name string
 
+	doing sync.Mutex // held by Do, because several Lockers may have the master
+	said  []func()   // the messages of the running Do, which it delivers at its end: a listener may ask the master for something
+
 	mu        sync.Mutex
 	listeners map[string]func(protocol.WakeUp) // by process
 }
@@ -54,7 +57,19 @@ func (m *Master) Connect(context.Context, protocol.Admission) (protocol.Conn, er
 	return protocol.NewImmediate(m.Do), nil
 }
 
+// Do executes commands. Several goroutines may call it at once.
 func (m *Master) Do(cmds []*protocol.Command) {
+	m.doing.Lock()
+	m.execute(cmds)
+	said := m.said
+	m.said = nil
+	m.doing.Unlock()
+	for _, say := range said {
+		say()
+	}
+}
+
+func (m *Master) execute(cmds []*protocol.Command) {
 	for _, cmd := range cmds {
 		now := m.Clock()
 		switch cmd.Op {

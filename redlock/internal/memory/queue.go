@@ -122,7 +122,7 @@ func (m *Master) publish(process string, w protocol.WakeUp) bool {
 	if message == nil {
 		return false
 	}
-	message(w)
+	m.said = append(m.said, func() { message(w) })
 	return true
 }
 
