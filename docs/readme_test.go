@@ -59,6 +59,15 @@ func TestGoInREADME(t *testing.T) {
 	}
 }
 
+// TestGoInTesting requires the Go of docs/testing.md to be a test that runs.
+func TestGoInTesting(t *testing.T) {
+	for _, text := range snippets(t, "docs/testing.md", "go") {
+		if !strings.Contains(readFile(t, "redlock/redlocktest/example_test.go"), "\n"+text) {
+			t.Errorf("no such test in redlocktest:\n%s", text)
+		}
+	}
+}
+
 // TestBlocksInREADME requires each code block of README to be of a kind that tests run: configurations and programs here and in e2e, and
 // these commands.
 func TestBlocksInREADME(t *testing.T) {

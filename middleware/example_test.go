@@ -205,41 +205,6 @@ func ExampleNoteTurn() {
 	// orders acquired
 }
 
-// A test of a handler needs no server: it holds the key that the request would lock, or calls the handler without the middleware.
-func Example_testing() {
-	locker := newExampleLocker()
-	defer func() { _ = locker.Close() }()
-	pay := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		turn, _ := middleware.TurnFromContext(r.Context())
-		_, fenced := turn.Fence()
-		_, _ = fmt.Fprint(w, "paid, with a fencing token: ", fenced)
-	})
-	serialized := middleware.New(locker, "order:{header.Order:int}", middleware.Rule{})(pay)
-	request := func(h http.Handler) {
-		r, w := httptest.NewRequest(http.MethodPost, "/pay", nil), httptest.NewRecorder()
-		r.Header.Set("Order", "42")
-		h.ServeHTTP(w, r)
-		outcome := w.Header().Get("Redlock-Outcome")
-		if outcome == "" {
-			outcome = w.Body.String()
-		}
-		fmt.Println(w.Code, outcome)
-	}
-
-	request(serialized)
-	lock, err := locker.TryLock(context.Background(), "order:42")
-	if err != nil {
-		log.Fatal(err)
-	}
-	request(serialized)
-	_ = lock.Unlock()
-	request(pay)
-	// Output:
-	// 200 paid, with a fencing token: true
-	// 423 held
-	// 200 paid, with a fencing token: false
-}
-
 // A sender that repeats a webhook gets the response of the first delivery, and the handler runs once.
 func ExampleRule_remember() {
 	locker := newExampleLocker()

@@ -47,9 +47,10 @@
 //
 // # Testing
 //
-// A Locker on the URL memory:// needs no server. To see how a request is refused, let the test hold its key:
+// Package redlocktest has Lockers that need no server. To see how a request is refused, let the test hold its key:
 //
-//	lock, err := locker.TryLock(ctx, "order:42")
+//	locker := redlocktest.New(t)
+//	lock, err := locker.TryLock(t.Context(), "order:42")
 //
 // A handler can also be called without the middleware: then TurnFromContext and Turn.Fence report false.
 //

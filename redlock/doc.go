@@ -78,14 +78,10 @@
 //
 // # Testing
 //
-// A master memory:// is in the memory of its Locker, and needs no server. It works with testing/synctest, if the Locker
-// is closed before the bubble ends.
+// Package redlocktest has Lockers for tests of code that locks. They need no server, lose their locks and their masters as
+// the test wants, and end with it.
 //
-//	locker, err := redlock.Open([]string{"memory://"})
-//
-// To see what a program does in the bad cases, hold the key in the test (TryLock on the same Locker), open a Locker on an
-// address where no server listens (no quorum), give WithMaxHold(time.Millisecond) (the lock is lost, with ErrMaxHold, which
-// matches ErrLost), or close the Locker.
+//	locker := redlocktest.New(t)
 //
 // # Masters
 //

@@ -195,53 +195,6 @@ func ExampleLock_Fence() {
 	// refunded
 }
 
-// Tests need no server, and can show each of the bad cases to the code that is tested.
-func Example_testing() {
-	charge := func(locker *redlock.Locker) error {
-		return locker.TryDo(context.Background(), "order:42", func(ctx context.Context, _ *redlock.Lock) error {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(10 * time.Millisecond): // the work
-				return nil
-			}
-		})
-	}
-	open := func(url string, opts ...redlock.Option) *redlock.Locker {
-		locker, err := redlock.Open([]string{url}, opts...)
-		if err != nil {
-			log.Fatal(err)
-		}
-		return locker
-	}
-
-	locker := open("memory://")
-	fmt.Println("free:", charge(locker))
-
-	lock, err := locker.TryLock(context.Background(), "order:42")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("held:", errors.Is(charge(locker), redlock.ErrHeld))
-	_ = lock.Unlock()
-	_ = locker.Close()
-	fmt.Println("closed:", errors.Is(charge(locker), redlock.ErrClosed))
-
-	unreachable := open("redis://127.0.0.1:1") // no server listens there
-	fmt.Println("no quorum:", errors.Is(charge(unreachable), redlock.ErrNoQuorum))
-	_ = unreachable.Close()
-
-	impatient := open("memory://", redlock.WithMaxHold(time.Millisecond))
-	fmt.Println("lost:", errors.Is(charge(impatient), redlock.ErrLost))
-	_ = impatient.Close()
-	// Output:
-	// free: <nil>
-	// held: true
-	// closed: true
-	// no quorum: true
-	// lost: true
-}
-
 func ExampleLocker_Once() {
 	locker := mustOpen()
 	defer func() { _ = locker.Close() }()

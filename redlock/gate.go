@@ -867,3 +867,17 @@ func (g *gates) holding(key, token string) *Lock {
 	}
 	return nil
 }
+
+// lose ends this process's locks on a key as if their leases were over, and reports whether there were any.
+func (g *gates) lose(key string) (lost bool) {
+	var locks []*Lock
+	g.mu.Lock()
+	if at := g.byKey[key]; at != nil {
+		locks = slices.Clone(at.locks)
+	}
+	g.mu.Unlock()
+	for _, k := range locks {
+		lost = k.end(EndExpired) || lost
+	}
+	return lost
+}

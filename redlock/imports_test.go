@@ -17,19 +17,20 @@ func TestImports(t *testing.T) {
 	const vote = "redlock/internal/vote"
 	const hook, simnet = "redlock/internal/hook", "redlock/internal/simnet"
 	for dir, allowed := range map[string][]string{
-		".":          {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/lockname", "internal/base/notices", "internal/base/quorum", "internal/base/version"},
-		"../inspect": {"redlock", hook, vote, heartbeat, protocol},
-		"../simnet":  {"redlock", hook, simnet},
-		"vote":       {link, protocol, admission},
-		"cluster":    {link, protocol, redis, admission},
-		"link":       {protocol, admission},
-		"admission":  {protocol},
-		"memory":     {protocol},
-		"redis":      {protocol},
-		"heartbeat":  {protocol, "internal/base/quorum"},
-		"hook":       {protocol, vote, heartbeat},
-		"simnet":     {protocol, memory, redis},
-		"protocol":   {"internal/base/lockname"},
+		".":              {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/lockname", "internal/base/notices", "internal/base/quorum", "internal/base/version"},
+		"../inspect":     {"redlock", hook, vote, heartbeat, protocol},
+		"../simnet":      {"redlock", hook, simnet},
+		"../redlocktest": {"redlock", hook, memory, protocol},
+		"vote":           {link, protocol, admission},
+		"cluster":        {link, protocol, redis, admission},
+		"link":           {protocol, admission},
+		"admission":      {protocol},
+		"memory":         {protocol},
+		"redis":          {protocol},
+		"heartbeat":      {protocol, "internal/base/quorum"},
+		"hook":           {protocol, vote, heartbeat},
+		"simnet":         {protocol, memory, redis},
+		"protocol":       {"internal/base/lockname"},
 	} {
 		path := dir
 		if dir != "." {

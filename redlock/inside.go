@@ -7,7 +7,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Package inspect reaches a Locker's unexported parts only through this function.
+// Packages inspect and redlocktest reach a Locker's unexported parts only through this function.
 func init() {
 	hook.InsideOf = func(ctx context.Context, locker any) (hook.Inside, error) {
 		l := locker.(*Locker)
@@ -19,6 +19,7 @@ func init() {
 			MaxTTL:           l.maxTTL,
 			StatusOf:         func(key string) any { return l.gates.statusOf(protocol.Key(l.prefix, key)) },
 			EndByForce:       l.gates.endByForce,
+			Lose:             func(key string) bool { return l.gates.lose(protocol.Key(l.prefix, key)) },
 			UnlockForgetting: func(lock any) error { return lock.(*Lock).unlockForgetting() },
 			Difference:       l.heart.difference,
 		}, nil

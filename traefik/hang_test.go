@@ -14,7 +14,7 @@ import (
 	"time"
 
 	wire "github.com/caddy-redlock/caddy-redlock/agent"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 // pipes is a listener in memory, in whose connections time can be virtual.
@@ -53,11 +53,7 @@ func TestHangingAgent(t *testing.T) {
 }
 
 func testHangingAgent(t *testing.T, settings map[string]interface{}, body string, patience time.Duration) {
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = locker.Close() }()
+	locker := redlocktest.New(t)
 	come := make(chan net.Conn)
 	listener := &pipes{come, sync.OnceFunc(func() { close(come) })}
 	ctx, stop := context.WithCancel(t.Context())

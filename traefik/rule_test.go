@@ -14,7 +14,7 @@ import (
 
 	wire "github.com/caddy-redlock/caddy-redlock/agent"
 	parse "github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 // TestFieldsOfRules: what the agent answers about a rule is what the plugin reads, field by field.
@@ -36,11 +36,7 @@ func TestFieldsOfRules(t *testing.T) {
 // answerOf returns what an agent answers about a rule.
 func answerOf(t *testing.T, settings string) []byte {
 	t.Helper()
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = locker.Close() }()
+	locker := redlocktest.New(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

@@ -4,20 +4,15 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 func TestJobRunsOnOneMachine(t *testing.T) {
-	locker, err := redlock.Open([]string{"memory://"}, redlock.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = locker.Close() }()
+	locker := redlocktest.New(t)
 
 	runs, failed := 0, errors.New("failed")
-	err = run(t.Context(), locker, func(ctx context.Context) error {
+	err := run(t.Context(), locker, func(ctx context.Context) error {
 		runs++
 		if err := run(ctx, locker, func(context.Context) error { runs++; return nil }); err != nil {
 			t.Errorf("second machine: %v", err)

@@ -7,15 +7,11 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 func TestLocked(t *testing.T) {
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer locker.Close()
+	locker := redlocktest.New(t)
 	app := http.NewServeMux()
 	app.HandleFunc("/orders/{id}/pay", func(w http.ResponseWriter, r *http.Request) {
 		if !Locked(r, r.PathValue("id")) {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 func post(t *testing.T, url string) int {
@@ -26,13 +26,9 @@ func post(t *testing.T, url string) int {
 
 // No route that may change something is forgotten.
 func TestEachRouteIsLocked(t *testing.T) {
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = locker.Close() }()
+	locker := redlocktest.New(t)
 	routes := newHandler(locker, answer(""), answer("")).(chi.Routes)
-	err = chi.Walk(routes, func(method, route string, handler http.Handler, around ...func(http.Handler) http.Handler) error {
+	err := chi.Walk(routes, func(method, route string, handler http.Handler, around ...func(http.Handler) http.Handler) error {
 		isLock := func(m func(http.Handler) http.Handler) bool { return middleware.Decided(m(handler)) }
 		if method != http.MethodGet && !middleware.Decided(handler) && !slices.ContainsFunc(around, isLock) {
 			t.Errorf("%s %s: no rule locks it", method, route)
@@ -45,11 +41,7 @@ func TestEachRouteIsLocked(t *testing.T) {
 }
 
 func TestOnePaymentOfAnOrderAtATime(t *testing.T) {
-	locker, err := redlock.Open([]string{"memory://1", "memory://2", "memory://3"}, redlock.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = locker.Close() }()
+	locker := redlocktest.New(t)
 
 	started, finish := make(chan string, 4), make(chan struct{})
 	slow := func(_ http.ResponseWriter, r *http.Request) {

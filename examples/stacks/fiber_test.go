@@ -13,6 +13,7 @@ import (
 	"github.com/gofiber/fiber/v2/middleware/adaptor"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 // payAtFiber sends n payments of one order at once.
@@ -49,7 +50,7 @@ func payAtFiber(t *testing.T, app *fiber.App, n int) (statuses map[int]int) {
 
 // The wrapped handler holds the lock while it runs.
 func TestFiber(t *testing.T) {
-	locker := newLocker(t)
+	locker := redlocktest.New(t)
 	var inside, overlaps atomic.Int32
 	statuses := payAtFiber(t, Fiber(locker, func(_ http.ResponseWriter, _ *http.Request) {
 		if inside.Add(1) > 1 {
@@ -70,7 +71,7 @@ func TestFiber(t *testing.T) {
 func TestFiberMiddlewareIsRefused(t *testing.T) {
 	var served atomic.Int32
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
-	app.Post("/orders/:id/pay", adaptor.HTTPMiddleware(middleware.New(newLocker(t), "order:{path.1}", middleware.Rule{})), func(*fiber.Ctx) error {
+	app.Post("/orders/:id/pay", adaptor.HTTPMiddleware(middleware.New(redlocktest.New(t), "order:{path.1}", middleware.Rule{})), func(*fiber.Ctx) error {
 		served.Add(1)
 		return nil
 	})

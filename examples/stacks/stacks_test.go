@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 func TestStacks(t *testing.T) {
@@ -53,7 +54,7 @@ func TestReverseProxyRunsToTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locker := newLocker(t)
+	locker := redlocktest.New(t)
 	proxy, gone := ReverseProxy(locker, address), make(chan bool)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client := r.Context()
@@ -86,18 +87,8 @@ func TestReverseProxyRunsToTheEnd(t *testing.T) {
 	_ = lock.Unlock()
 }
 
-func newLocker(t *testing.T) *redlock.Locker {
-	t.Helper()
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
-	return locker
-}
-
 func testStack(t *testing.T, stack func(*redlock.Locker, http.HandlerFunc) http.Handler) {
-	locker := newLocker(t)
+	locker := redlocktest.New(t)
 	next := make(chan bool)
 	server := httptest.NewServer(stack(locker, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

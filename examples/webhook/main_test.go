@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 func deliver(t *testing.T, server, sender, event string) int {
@@ -31,11 +31,7 @@ func deliver(t *testing.T, server, sender, event string) int {
 }
 
 func TestOneDeliveryOfAnEventAtATime(t *testing.T) {
-	locker, err := redlock.Open([]string{"memory://1", "memory://2", "memory://3"}, redlock.WithTimeout(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = locker.Close() }()
+	locker := redlocktest.New(t)
 
 	started, finish := make(chan string, 4), make(chan struct{})
 	work := func(_ context.Context, event string) error {

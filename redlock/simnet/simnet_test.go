@@ -48,7 +48,7 @@ func TestNoProductHasIt(t *testing.T) {
 		t.Fatalf("go list: %v: %s", err, text)
 	}
 	for path := range strings.FieldsSeq(string(text)) {
-		if path == "testing" || strings.HasSuffix(path, "/simnet") {
+		if path == "testing" || strings.HasSuffix(path, "/simnet") || strings.HasSuffix(path, "/redlocktest") {
 			t.Errorf("a product needs %s", path)
 		}
 	}

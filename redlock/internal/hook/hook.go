@@ -18,7 +18,7 @@ var (
 	InsideOf func(ctx context.Context, locker any) (Inside, error)
 )
 
-// Inside has the parts of a Locker that package inspect needs.
+// Inside has the parts of a Locker that packages inspect and redlocktest need.
 type Inside struct {
 	*vote.Masters
 	MaxTTL time.Duration
@@ -27,6 +27,8 @@ type Inside struct {
 	// EndByForce ends the lock of this process with this token, if there is one, and reports whether it has. key is the key's name on the masters; by
 	// is the operator.
 	EndByForce func(key, token, by string) bool
+	// Lose ends the locks of this process on a key as if their leases were over, and reports whether there were any.
+	Lose func(key string) bool
 	// UnlockForgetting frees a *redlock.Lock, and makes the masters forget the result of an earlier lock.
 	UnlockForgetting func(lock any) error
 	// Difference returns how another process differs from this one.
