@@ -45,6 +45,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -80,7 +81,7 @@ type Handler struct {
 	Source source `json:"source,omitempty"`
 
 	app        *App
-	serializer *middleware.Serializer
+	serializer engine.Serializer
 	hideRule   func() // removes the rule from the metrics; nil if the metrics don't show it
 	lines      *notices.Queue[notices.Line]
 }
@@ -109,7 +110,7 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 // Provision checks the configuration and finds the masters.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provision(ctx); err != nil {
-		return fmt.Errorf("redlock %s: %w", h.RuleName(), h.Source.at(err))
+		return fmt.Errorf("redlock %s: %w", engine.Name(h.Rule), h.Source.at(err))
 	}
 	h.warn(ctx.Logger())
 	return nil
@@ -144,8 +145,8 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if rule.Verify, err = withSecrets(h.Verify); err != nil {
 		return err
 	}
-	rule.Observer, h.hideRule = series.Rule(rule.RuleName())
-	if h.serializer, err = middleware.Compile(rule, placeholderOf); err != nil {
+	rule.Observer, h.hideRule = series.Rule(engine.Name(rule))
+	if h.serializer, err = engine.Compile(rule, placeholderOf); err != nil {
 		return err
 	}
 	return h.app.register(ctx, h.serializer)
@@ -173,7 +174,7 @@ var (
 // ServeHTTP serves the request while it holds the lock.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if e := explain.Of(r); e != nil {
-		e.Add(h.RuleName(), h.placeholders(), h.serializer.Explain(r))
+		e.Add(engine.Name(h.Rule), h.placeholders(), h.serializer.Explain(r))
 		return next.ServeHTTP(w, r)
 	}
 	locker, err := h.app.join(r.Context())
@@ -190,7 +191,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		show(r, h, turn, false)
 		return serveInPlace(w, r, inner, next)
 	})
-	refusal, refused := err.(*middleware.Refusal) //nolint:errorlint // a wrapped refusal comes from another rule, which has made a response of it
+	refusal, refused := err.(engine.Refusal) //nolint:errorlint // a wrapped refusal comes from another rule, which has made a response of it
 	if !refused {
 		return err
 	}
@@ -199,17 +200,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 
 // refuse shows a refusal and returns it as an error for handle_errors. A server without handle_errors would send an empty response
 // for the error, so refuse writes the response there.
-func refuse(w http.ResponseWriter, r *http.Request, by caddyhttp.MiddlewareHandler, refusal *middleware.Refusal) error {
-	show(r, by, refusal.Turn, true)
+func refuse(w http.ResponseWriter, r *http.Request, by caddyhttp.MiddlewareHandler, refusal engine.Refusal) error {
+	show(r, by, refusal.Turn(), true)
 	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server != nil && (server.Errors == nil || len(server.Errors.Routes) == 0) {
 		refusal.Write(w)
 		return nil
 	}
-	middleware.StripRoute(r) // an error route may ask an upstream for a page
+	engine.StripRoute(r) // an error route may ask an upstream for a page
 	refusal.SetHeaders(w.Header())
 	// Don't pass the refusal: caddyhttp.Error would take the status of a HandlerError that it wraps.
-	response := caddyhttp.Error(refusal.Status, nil)
+	response := caddyhttp.Error(refusal.Status(), nil)
 	response.Err = publicError{refusal}
 	return response
 }
@@ -235,11 +236,11 @@ func clientIP(r *http.Request) string {
 }
 
 // publicError is a refusal whose message names no master, because handle_errors may send {err.message} to clients.
-type publicError struct{ *middleware.Refusal }
+type publicError struct{ refusal engine.Refusal }
 
-func (e publicError) Error() string { return e.Turn.Detail }
+func (e publicError) Error() string { return e.refusal.Turn().Detail }
 
-func (e publicError) Unwrap() error { return e.Refusal }
+func (e publicError) Unwrap() error { return e.refusal }
 
 // serveInPlace copies the inner request over the outer request, and serves the outer one, because Caddy's placeholders are bound
 // to it: they put back a body that they have read, and show what other handlers change. When the next handler has returned, the
@@ -293,11 +294,11 @@ func (h *Handler) check() error {
 	return err
 }
 
-func (h *Handler) compiled() (*middleware.Serializer, error) {
+func (h *Handler) compiled() (engine.Serializer, error) {
 	rule := h.Rule
 	rule.BodyBudget = middleware.NewBudget(math.MaxInt64) // the app's budget is not known yet
 	rule.Verify = anySecrets(h.Verify)
-	return middleware.Compile(rule, placeholderOf)
+	return engine.Compile(rule, placeholderOf)
 }
 
 // finished reports whether the next handlers are certainly done, although they returned an error. A proxy that gave up on its upstream returns a
@@ -559,7 +560,7 @@ func addTurn(into zapcore.ObjectEncoder, turn middleware.Turn) {
 }
 
 func (h *Handler) warn(log *zap.Logger) {
-	rule := []zap.Field{zap.String("rule", h.RuleName()), zap.String("at", h.Source["key"])}
+	rule := []zap.Field{zap.String("rule", engine.Name(h.Rule)), zap.String("at", h.Source["key"])}
 	for _, template := range h.templates() {
 		for _, name := range unknownNames(template) {
 			log.Warn("key has a placeholder that Caddy does not know: no request has a key, unless another handler sets it", append(rule, zap.String("placeholder", name))...)

@@ -17,6 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy/fastcgi"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/rewrite"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -333,14 +334,14 @@ func (p progress) and(other progress) progress {
 func without(rules, some []*middleware.Rule) []*middleware.Rule {
 	return slices.DeleteFunc(slices.Clone(rules), func(rule *middleware.Rule) bool {
 		return slices.ContainsFunc(some, func(other *middleware.Rule) bool {
-			return rule.RuleName() == other.RuleName() && slices.Equal(rule.Keys, other.Keys) && rule.Preset == other.Preset
+			return engine.Name(*rule) == engine.Name(*other) && slices.Equal(rule.Keys, other.Keys) && rule.Preset == other.Preset
 		})
 	})
 }
 
 func namesOf(rules []*middleware.Rule) (names []string) {
 	for _, rule := range rules {
-		names = append(names, rule.RuleName())
+		names = append(names, engine.Name(*rule))
 	}
 	return names
 }

@@ -9,12 +9,13 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // register makes Caddy remove the headers that a rule sets from every request, even if no rule takes the request, because an upstream that
 // finds such a header may rely on it. For the first rule of a server, register also checks the server's routes.
-func (a *App) register(ctx caddy.Context, rule *middleware.Serializer) error {
+func (a *App) register(ctx caddy.Context, rule engine.Serializer) error {
 	for _, name := range rule.UpstreamHeaders() {
 		if !slices.ContainsFunc(a.ourHeaders, func(known string) bool { return strings.EqualFold(known, name) }) {
 			a.ourHeaders = append(a.ourHeaders, name)

@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -26,7 +27,7 @@ func init() {
 // It looks at requests that may change something, and at others if the server has a rule for them, as far as the matchers of rules name
 // methods and paths. Refusals have the outcome `unclear_target`, and are logged and counted as those of the rule `guard`.
 type Guard struct {
-	refusalOf func(r *http.Request, matters func(*http.Request) bool) *middleware.Refusal
+	refusalOf func(r *http.Request, matters func(*http.Request) bool) engine.Refusal
 	hideRule  func() // removes the guard from the metrics
 	lines     *notices.Queue[notices.Line]
 }
@@ -41,7 +42,7 @@ func (g *Guard) Provision(ctx caddy.Context) error {
 	rule := middleware.Rule{Name: "guard"}
 	g.lines, rule.Logger = queuedLog(ctx)
 	rule.Observer, g.hideRule = series.Rule(rule.Name)
-	g.refusalOf = middleware.NewGuard(rule)
+	g.refusalOf = engine.Guard(rule)
 	return nil
 }
 
@@ -71,7 +72,7 @@ func (g *Guard) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	return next.ServeHTTP(w, r)
 }
 
-func matters(r *http.Request) bool { return middleware.MayChange(r) || mayLock(r) }
+func matters(r *http.Request) bool { return engine.MayChange(r) || mayLock(r) }
 
 // mayLock reports whether the server of a request has a rule for the request, or for a request for which an upstream may take it.
 func mayLock(r *http.Request) bool {
@@ -112,7 +113,7 @@ func excludes(matcher any, r *http.Request) bool {
 	case *caddyhttp.MatchMethod:
 		return !slices.Contains(*matcher, r.Method)
 	case *caddyhttp.MatchPath:
-		return !slices.ContainsFunc(*matcher, func(pattern string) bool { return middleware.Mentions(r, firstWord(pattern)) })
+		return !slices.ContainsFunc(*matcher, func(pattern string) bool { return engine.Mentions(r, firstWord(pattern)) })
 	case *forgedHeaders:
 		return !matcher.alone() // the matcher leaves the decision to the other matchers
 	case *caddyhttp.MatchNot:

@@ -8,6 +8,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 )
 
 // warnOfReads names the rules of a server that refuse each GET which their matchers let through, because they read the key from the body.
@@ -17,7 +19,7 @@ func warnOfReads(ctx caddy.Context, server *caddyhttp.Server) {
 		if n.rule == nil || now.noGET {
 			return
 		}
-		id := [2]string{n.rule.RuleName(), n.source["key"]}
+		id := [2]string{engine.Name(*n.rule), n.source["key"]}
 		if s, err := (&Handler{Rule: *n.rule}).compiled(); err != nil || !s.NeedsBody() || warned[id] { // Provision returns the error
 			return
 		}

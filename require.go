@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/explain"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -35,12 +36,12 @@ func init() {
 // The configuration is not loaded if a site that has it has another handler that may act and stands behind none. Refusals have the outcome
 // `unlocked`, and are logged, with method and path, and counted as those of the rule `require`.
 type Require struct {
-	middleware.Requirement
+	engine.Requirement
 
 	// Other modules' handlers, by their names, that pass requests on, or change nothing. Caddy's are known.
 	Harmless []string `json:"harmless,omitempty"`
 
-	required *middleware.Required
+	required engine.Required
 	hideRule func() // from the metrics
 	lines    *notices.Queue[notices.Line]
 }
@@ -59,7 +60,7 @@ func (q *Require) Provision(ctx caddy.Context) (err error) {
 	rule := middleware.Rule{Name: "require", OriginalURL: originalURL}
 	q.lines, rule.Logger = queuedLog(ctx)
 	rule.Observer, q.hideRule = series.Rule(rule.Name)
-	if q.required, err = middleware.NewRequired(rule, q.Requirement); err != nil {
+	if q.required, err = engine.Require(rule, q.Requirement); err != nil {
 		return fmt.Errorf("redlock_require: %w", err)
 	}
 	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
@@ -125,7 +126,7 @@ func (q *Require) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		if refusal := q.required.Expect(r, e.Rules()); refusal != nil {
 			e.Refuse(refusal, q.DryRun)
 			if !q.DryRun {
-				w.WriteHeader(refusal.Status)
+				w.WriteHeader(refusal.Status())
 				return nil
 			}
 		} else {
@@ -173,7 +174,7 @@ func (q *Require) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if _, err := block(d, known, "except"); err != nil {
 		return err
 	}
-	if _, err := middleware.NewRequired(middleware.Rule{}, q.Requirement); err != nil {
+	if _, err := engine.Require(middleware.Rule{}, q.Requirement); err != nil {
 		return d.WrapErr(err)
 	}
 	return nil
@@ -213,7 +214,7 @@ func checkRules(sites []*coveredSite) error {
 			}
 			rules := slices.DeleteFunc(slices.Clone(a.rules), func(rule *middleware.Rule) bool {
 				if len(a.by.Rules) > 0 {
-					return !slices.Contains(a.by.Rules, rule.RuleName())
+					return !slices.Contains(a.by.Rules, engine.Name(*rule))
 				}
 				return !locksAlone(rule)
 			})
@@ -225,7 +226,7 @@ func checkRules(sites []*coveredSite) error {
 			}
 			if len(a.by.Rules) == 0 && len(rules) > 1 {
 				return fmt.Errorf("%s: the rules %s stand before it, and a client may choose the key of one to miss another: name those whose locks suffice, each alone, as in redlock_require %s (docs/matchers.md#redlock_require)",
-					site, strings.Join(namesOf(rules), ", "), rules[0].RuleName())
+					site, strings.Join(namesOf(rules), ", "), engine.Name(*rules[0]))
 			}
 		}
 	}
@@ -240,7 +241,7 @@ func checkRules(sites []*coveredSite) error {
 // locksAlone reports whether a rule has a key that one request holds at a time.
 func locksAlone(rule *middleware.Rule) bool {
 	keys := len(rule.Keys)
-	if preset, err := middleware.LookupPreset(rule.Preset); keys == 0 && err == nil && preset.Key != "" {
+	if preset, err := engine.PresetOf(rule.Preset); keys == 0 && err == nil && preset.Key != "" {
 		keys = 1
 	}
 	return keys > 0 && (len(rule.Concurrency) == 0 || slices.Contains(rule.Concurrency, 1))

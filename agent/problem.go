@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -78,14 +78,14 @@ func (p *problem) write(w http.ResponseWriter) {
 func responseOf(ctx context.Context, err error) *buffered {
 	w := &buffered{header: make(http.Header)}
 	var own *problem
-	var refusal *middleware.Refusal
+	var refusal engine.Refusal
 	switch {
 	case errors.As(err, &own):
 		own.write(w)
 	case errors.As(err, &refusal):
 		refusal.Write(w)
 	default:
-		middleware.RefusalOf(ctx, err).Write(w)
+		engine.RefusalOf(ctx, err).Write(w)
 	}
 	return w
 }

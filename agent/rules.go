@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -21,7 +22,7 @@ const (
 type gatewayRule struct {
 	text    string
 	onAbort string // the rule's on_client_abort, which the gateway applies
-	rule    *middleware.Serializer
+	rule    engine.Serializer
 	release func()
 }
 
@@ -69,7 +70,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		}
 	}
 	settings.BodyBudget, settings.Logger, settings.Shutdown = a.budget, a.logger, a.stopping
-	asGiven, err := middleware.Compile(settings, (*middleware.Rule).Placeholder)
+	asGiven, err := engine.Compile(settings, (*middleware.Rule).Placeholder)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if a.observers != nil {
 		settings.Observer, g.release = a.observers(given.Name)
 	}
-	if g.rule, err = middleware.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
+	if g.rule, err = engine.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
 		g.release()
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -60,7 +61,7 @@ func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 		x.watch()
 	}
 	err := t.rule.rule.Serve(a.locker, headless{make(http.Header), x.control}, t.request, t.hold)
-	var refusal *middleware.Refusal
+	var refusal engine.Refusal
 	switch {
 	case !t.begun && errors.As(err, &refusal):
 		return refusal

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
-	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // TestVerdicts: the error of each language's client for each refusal of an agent. The shell's client has exit codes.
@@ -47,7 +47,7 @@ func TestForeignResult(t *testing.T) {
 func refusingAgent(t *testing.T, err error) (path string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	middleware.RefusalOf(t.Context(), err).Write(w)
+	engine.RefusalOf(t.Context(), err).Write(w)
 	var response strings.Builder
 	w.Header().Set("Redlock-Agent", "1")
 	_ = w.Header().Write(&response)

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
-	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -197,11 +197,11 @@ func TestPresetsInDocuments(t *testing.T) {
 		name, section, _ := strings.Cut(section, "\n")
 		documented[name] = section
 	}
-	if names := slices.Sorted(maps.Keys(documented)); !slices.Equal(names, middleware.Presets()) {
-		t.Errorf("docs/presets.md has %v, there are %v", names, middleware.Presets())
+	if names := slices.Sorted(maps.Keys(documented)); !slices.Equal(names, engine.Presets()) {
+		t.Errorf("docs/presets.md has %v, there are %v", names, engine.Presets())
 	}
 	for name, section := range documented {
-		preset, err := middleware.LookupPreset(name)
+		preset, err := engine.PresetOf(name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -83,7 +84,7 @@ func requireExisting(t *testing.T, kinds map[string]string, query, text string) 
 			for value := range strings.SplitSeq(m[3], "|") {
 				switch {
 				case strings.HasPrefix(value, "$"):
-				case m[1] == "outcome" && !slices.Contains(middleware.Outcomes(), middleware.Outcome(value)),
+				case m[1] == "outcome" && !slices.Contains(engine.Outcomes(), middleware.Outcome(value)),
 					m[1] == "result" && value != "ok" && value != "failed":
 					t.Errorf("no %s is %s: %s", m[1], value, query)
 				}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -156,7 +157,7 @@ func (b *bodies) Collect(to chan<- prometheus.Metric) { b.collect(b.memory(), to
 
 func (b *bodies) memory() (m memory) {
 	add := func(budget *middleware.Budget) {
-		used, size := budget.Usage()
+		used, size := engine.Usage(budget)
 		m.used, m.size = m.used+used, m.size+size
 	}
 	b.mu.Lock()
@@ -165,7 +166,7 @@ func (b *bodies) memory() (m memory) {
 		add(budget)
 	}
 	if len(b.budgets) == 0 {
-		add(middleware.DefaultBudget())
+		add(nil)
 	}
 	return m
 }

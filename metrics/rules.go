@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -112,7 +113,7 @@ func (r *rule) add(can middleware.Possible) *series {
 	if can.Remembers {
 		s.stored, s.bytes = all.remembered.WithLabelValues(name), all.bytes.WithLabelValues(name)
 		s.forgotten = make(map[middleware.Reason]prometheus.Counter)
-		for _, why := range middleware.Reasons() {
+		for _, why := range engine.Reasons() {
 			s.forgotten[why] = all.forgotten.WithLabelValues(name, string(why))
 		}
 		for i, kind := range kinds {

@@ -269,7 +269,7 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		return nil, nil
 	}
 	b, ok := r.Body.(*body)
-	if !ok || !b.untouched() { // the key is derived outside of Serializer.Serve
+	if !ok || !b.untouched() { // the key is derived outside of serializer.Serve
 		b = newBody(nil, r)
 		b.over = true
 		b.use(byDefault(Rule{BodyBudget: NewBudget(DefaultMaxBody)}))

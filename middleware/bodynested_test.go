@@ -140,7 +140,7 @@ func TestBodyAfterRefusal(t *testing.T) {
 		}
 		server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			err := rule.Serve(l, w, r, func(http.ResponseWriter, *http.Request) error { return nil })
-			var refusal *middleware.Refusal
+			var refusal middleware.Refusal
 			if !errors.As(err, &refusal) {
 				t.Errorf("%s: %v", template, err)
 			}

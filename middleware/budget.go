@@ -1,6 +1,10 @@
 package middleware
 
-import "github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
+import (
+	"cmp"
+
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/budget"
+)
 
 // DefaultBodyBudget is the size in bytes of the budget that is shared by all rules without one of their own.
 const DefaultBodyBudget = 64 << 20
@@ -18,8 +22,4 @@ type Budget struct{ bytes *budget.Budget }
 // NewBudget returns a budget of size bytes. No rule that uses it may have a larger MaxBody.
 func NewBudget(size int64) *Budget { return &Budget{budget.New(size)} }
 
-// DefaultBudget returns the budget of all rules without one of their own.
-func DefaultBudget() *Budget { return defaultBudget }
-
-// Usage returns how many bytes the bodies in memory take now, and how many they may take.
-func (b *Budget) Usage() (used, size int64) { return b.bytes.Usage() }
+func (b *Budget) usage() (used, size int64) { return cmp.Or(b, defaultBudget).bytes.Usage() }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/parts"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
@@ -46,11 +47,11 @@ type compiled struct {
 // compile checks a rule. The keys come from derive, if it isn't nil, and otherwise from the rule's templates.
 func compile(rule Rule, derive keysFunc, placeholder func(rule *Rule, name string) (KeyFunc, error)) (*compiled, error) {
 	c := &compiled{Rule: rule, derive: derive}
-	c.Name = rule.RuleName()
-	var preset Preset
+	c.Name = rule.name()
+	var preset parts.Preset
 	var err error
 	if rule.Preset != "" {
-		if preset, err = LookupPreset(rule.Preset); err != nil {
+		if preset, err = presetOf(rule.Preset); err != nil {
 			return nil, err
 		}
 	}

@@ -181,13 +181,13 @@ func (c *compiled) passes(missing error) bool {
 
 func (c *compiled) stopping() bool { return c.Shutdown != nil && c.Shutdown.Err() != nil }
 
-func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
+func (c *compiled) refusalOfLock(ctx context.Context, err error) *refusalError {
 	var held *redlock.HeldError
 	var quorum *redlock.QuorumError
 	var duplicate *duplicateError
-	refuse := func(outcome Outcome, retryAfter time.Duration) *Refusal {
+	refuse := func(outcome Outcome, retryAfter time.Duration) *refusalError {
 		refusal := newRefusal(outcome, err)
-		refusal.RetryAfter = retryAfter
+		refusal.retryAfter = retryAfter
 		return refusal
 	}
 	switch {
@@ -205,16 +205,16 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *Refusal {
 		return refuse(OutcomeFailed, 0)
 	case errors.As(err, &held):
 		refusal := refuse(OutcomeHeld, c.holdTimes.retryAfter(held.RetryAfter, max(held.Slots, 1)))
-		refusal.Status = c.HeldStatus
+		refusal.status = c.HeldStatus
 		return refusal
 	case errors.As(err, &quorum):
 		refusal := refuse(OutcomeNoQuorum, spread(quorum.RetryAfter))
-		refusal.Status = c.NoQuorumStatus
+		refusal.status = c.NoQuorumStatus
 		return refusal
 	case errors.Is(err, redlock.ErrClosed), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded):
 		// No master was asked, so another request may have the lock. So don't use OutcomeNoQuorum, with which on_no_quorum may serve this request.
 		refusal := refuse(OutcomeFailed, spread(0))
-		refusal.Status = http.StatusServiceUnavailable
+		refusal.status = http.StatusServiceUnavailable
 		return refusal
 	}
 	return refuse(OutcomeFailed, 0)

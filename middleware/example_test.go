@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -239,35 +238,6 @@ func ExampleGuard() {
 	// /orders/42/pay 200
 	// //orders/42/pay 400
 	// /?/orders/42/pay 400
-}
-
-// A framework whose handlers return errors answers refusals in its own way.
-func ExampleCompile() {
-	locker := newExampleLocker()
-	defer func() { _ = locker.Close() }()
-
-	payments, err := middleware.Compile(middleware.Rule{Name: "payments", Keys: []string{"order:{query.order:int}"}}, (*middleware.Rule).Placeholder)
-	if err != nil {
-		log.Fatal(err)
-	}
-	handle := func(w http.ResponseWriter, r *http.Request) error {
-		return payments.Serve(locker, w, r, func(w http.ResponseWriter, _ *http.Request) error {
-			_, err := fmt.Fprintln(w, "paid")
-			return err
-		})
-	}
-	for _, target := range []string{"/pay?order=42", "/pay"} {
-		w := httptest.NewRecorder()
-		err := handle(w, httptest.NewRequest(http.MethodPost, target, nil))
-		var refusal *middleware.Refusal
-		if errors.As(err, &refusal) {
-			http.Error(w, string(refusal.Turn.Outcome), refusal.Status)
-		}
-		fmt.Print(target, ": ", w.Code, " ", w.Body)
-	}
-	// Output:
-	// /pay?order=42: 200 paid
-	// /pay: 400 missing_key
 }
 
 // A program that locks outside of a handler, such as a consumer of a queue, can derive the keys of a rule.

@@ -11,8 +11,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 )
 
-// Explanation says what a rule would do with a request.
-type Explanation struct {
+// explanation says what a rule would do with a request.
+type explanation struct {
 	Keys     []string // the keys that would be locked; a hash in place of a key of more than 200 bytes
 	Delivery string   // the ID that is compared with the IDs of other deliveries; empty for none
 	Host     string   // the ID counts for this host only; empty for any host
@@ -24,13 +24,7 @@ type Explanation struct {
 	most map[string]int
 }
 
-// Explain returns the keys that New, with this template and this rule, would lock for a request. It needs no Locker. It reads the body if
-// New would, and panics if New would.
-func Explain(template string, r *http.Request, rule Rule) Explanation {
-	return mustCompile(rule.withKey(template), nil).explain(r)
-}
-
-func (c *compiled) explain(r *http.Request) Explanation {
+func (c *compiled) explain(r *http.Request) explanation {
 	req := &serving{rule: c, r: r}
 	req.receive()
 	if b, ok := r.Body.(*body); ok {
@@ -38,11 +32,11 @@ func (c *compiled) explain(r *http.Request) Explanation {
 	}
 	err := req.identify()
 	d := req.delivery
-	return Explanation{Keys: req.turn.keys, Delivery: d.ID, Host: d.Host, Site: d.Site, Place: d.Place, Err: cmp.Or(req.permit(), err), rule: c, most: req.turn.most}
+	return explanation{Keys: req.turn.keys, Delivery: d.ID, Host: d.Host, Site: d.Site, Place: d.Place, Err: cmp.Or(req.permit(), err), rule: c, most: req.turn.most}
 }
 
 // String returns the explanation as text for people, with one fact on each line. It contains the keys.
-func (e Explanation) String() string {
+func (e explanation) String() string {
 	var text strings.Builder
 	for _, key := range e.Keys {
 		fmt.Fprintf(&text, "key       %s\n", key)
@@ -58,7 +52,7 @@ func (e Explanation) String() string {
 	if n := e.rule.Concurrency; len(n) == 1 && n[0] > 1 {
 		fmt.Fprintf(&text, "slots     %d: so many requests at a time\n", n[0])
 	}
-	if what, why, failed := strings.Cut(e.Failure(), " "); failed {
+	if what, why, failed := strings.Cut(e.failure(), " "); failed {
 		fmt.Fprintf(&text, "%-9s %s\n", what, why)
 	} else {
 		fmt.Fprintf(&text, "if held   waits %v, then %d\n", e.rule.Wait.Round(time.Millisecond), e.rule.HeldStatus)
@@ -66,8 +60,11 @@ func (e Explanation) String() string {
 	return text.String()
 }
 
-// Failure returns a short text about why the request gets no lock, or "" if it would get a lock.
-func (e Explanation) Failure() string {
+// Brief is for a list, with one line for each rule.
+func (e explanation) Brief() string { return cmp.Or(e.failure(), "locks "+strings.Join(e.Keys, " ")) }
+
+// failure returns a short text about why the request gets no lock, or "" if it would get a lock.
+func (e explanation) failure() string {
 	if e.Err == nil {
 		if e.rule.DryRun {
 			return "served without a lock: dry run"
@@ -78,11 +75,11 @@ func (e Explanation) Failure() string {
 	if served {
 		return fmt.Sprintf("served without a lock: %v", e.Err)
 	}
-	return fmt.Sprintf("refused %d %s: %v", refusal.Status, refusal.Turn.Outcome, e.Err)
+	return fmt.Sprintf("refused %d %s: %v", refusal.status, refusal.turn.Outcome, e.Err)
 }
 
 // Refused reports whether the request is refused before it asks for its lock.
-func (e Explanation) Refused() bool {
+func (e explanation) Refused() bool {
 	if e.Err == nil || e.rule.DryRun {
 		return false
 	}
@@ -91,7 +88,7 @@ func (e Explanation) Refused() bool {
 }
 
 // outcome returns the refusal for Err, and whether the rule serves the request without a lock instead.
-func (e Explanation) outcome() (refusal *Refusal, served bool) {
+func (e explanation) outcome() (refusal *refusalError, served bool) {
 	refusal = refusalBeforeLock(context.Background(), e.Err)
-	return refusal, refusal.Turn.Outcome == OutcomeMissingKey && e.rule.passes(e.Err)
+	return refusal, refusal.turn.Outcome == OutcomeMissingKey && e.rule.passes(e.Err)
 }

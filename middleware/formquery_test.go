@@ -124,7 +124,7 @@ func TestPresetsReadTheQueryBesideAForm(t *testing.T) {
 		{"github", "payload=%7B%22repository%22:%7B%22id%22:2%7D%7D", "payload=%7B%22repository%22:%7B%22id%22:1%7D%7D"},
 		{"standard-webhooks", "data.id=2", "data.id=1"},
 	} {
-		preset, err := middleware.LookupPreset(c.preset)
+		preset, err := middleware.PresetOf(c.preset)
 		if err != nil {
 			t.Fatal(err)
 		}

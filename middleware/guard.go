@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/parts"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
@@ -99,9 +100,7 @@ func namesPath(name string, values []string) bool {
 	})
 }
 
-// StripRoute removes from a request the headers that name another path or method to some upstream. Call it for a refused request before another
-// handler, such as a proxy, writes the error page.
-func StripRoute(r *http.Request) {
+func stripRoute(r *http.Request) {
 	for name, values := range r.Header {
 		if namesPath(name, values) || isHeader(name, overrides) {
 			delete(r.Header, name)
@@ -113,9 +112,9 @@ func StripRoute(r *http.Request) {
 // checks only requests that may change something. It refuses them with 400 and the outcome unclear_target, and logs them under the name "guard". If
 // rules also lock requests that change nothing, call CheckTarget instead.
 func Guard(next http.Handler) http.Handler {
-	refusalOf := NewGuard(Rule{Logger: notices.Default()})
+	c := newGuard(Rule{Logger: notices.Default()})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if refusal := refusalOf(r, MayChange); refusal != nil {
+		if refusal := c.guard(r, mayChange); refusal != nil {
 			refusal.Write(w)
 			return
 		}
@@ -123,33 +122,31 @@ func Guard(next http.Handler) http.Handler {
 	})
 }
 
-// NewGuard returns a function that returns a Refusal for a request if CheckTarget has an error and matters reports true, and nil otherwise. The
-// function calls matters only for a request with such an error. It logs and counts refusals by the rule's Name, Logger and Observer. It removes an
-// offer of h2c, and the body of CONNECT, from every request.
-func NewGuard(rule Rule) func(r *http.Request, matters func(*http.Request) bool) *Refusal {
+// newGuard returns a rule without keys, whose guard logs and counts refusals by the rule's Name, Logger and Observer.
+func newGuard(rule Rule) *compiled {
 	rule.Name = cmp.Or(rule.Name, "guard")
 	c := byDefault(rule)
 	c.observeBegin()
-	return c.guard
+	return c
 }
 
-func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) *Refusal {
+// guard returns a refusal if CheckTarget has an error and matters, which it calls only then, reports true. It removes an offer of h2c, and the body of
+// CONNECT, from every request.
+func (c *compiled) guard(r *http.Request, matters func(*http.Request) bool) parts.Refusal[Turn] {
 	stripTunnel(r)
 	err := CheckTarget(r)
 	if err == nil || !matters(r) {
 		return nil
 	}
 	refusal := refusalBeforeLock(r.Context(), &refusalReason{outcome: OutcomeUnclearTarget, text: err.Error()})
-	refusal.Turn.Rule, refusal.Turn.Detail = c.Name, err.Error()
-	c.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
+	refusal.turn.Rule, refusal.turn.Detail = c.Name, err.Error()
+	c.logOutcome("request is refused", refusal.turn, err, slog.Int("status", refusal.status))
 	c.observeDone(OutcomeUnclearTarget, 0)
-	refusal.Turn.noteIn(r.Context())
+	refusal.turn.noteIn(r.Context())
 	return refusal
 }
 
-// MayChange reports whether some upstream may change something for a request, because of the request's method, or because of another method that the
-// request names in a header or in the query.
-func MayChange(r *http.Request) bool {
+func mayChange(r *http.Request) bool {
 	return !changesNothing(r.Method) || r.URL == nil || checkOverride(r) != nil
 }
 
@@ -207,8 +204,7 @@ func beginsWithPath(query string) bool {
 	return strings.ContainsAny(unescaped(name), slashes)
 }
 
-// Mentions reports whether a request that CheckTarget refuses may lead to a path that contains this lower-case word.
-func Mentions(r *http.Request, word string) bool {
+func mentions(r *http.Request, word string) bool {
 	all := r.RequestURI
 	for name, values := range r.Header {
 		if namesPath(name, values) {

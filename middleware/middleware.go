@@ -81,7 +81,7 @@ import (
 //
 // Put the middleware around the handler, inside the router: {path.NAME} is known only after routing. Pass "" as the template if the preset
 // has one, or if the rule locks IDs alone. New panics if the Locker is nil, or if the template or the rule is wrong, as http.ServeMux does
-// for a wrong pattern. Compile returns an error instead.
+// for a wrong pattern.
 //
 // The middleware reads the body only if the template or a setting of the rule needs it: up to MaxBody, and before the lock is taken. The
 // handler can read the same bytes again.
@@ -113,7 +113,7 @@ func mustCompile(rule Rule, derive keysFunc) *compiled {
 
 func (c *compiled) middleware(locker *redlock.Locker) func(http.Handler) http.Handler {
 	c.warn()
-	s := &Serializer{c}
+	s := serializer{c}
 	return func(next http.Handler) http.Handler {
 		if runsLater(next) {
 			return c.refuseAll(errRunsLater)
@@ -123,7 +123,7 @@ func (c *compiled) middleware(locker *redlock.Locker) func(http.Handler) http.Ha
 			return nil
 		}
 		return decided{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if refusal, ok := errors.AsType[*Refusal](s.Serve(locker, w, r, run)); ok {
+			if refusal, ok := errors.AsType[*refusalError](s.Serve(locker, w, r, run)); ok {
 				refusal.Write(w)
 			}
 		})}
@@ -152,8 +152,8 @@ func runsLater(next http.Handler) bool {
 func (c *compiled) refuseAll(err error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		refusal := newRefusal(OutcomeFailed, err)
-		refusal.Turn.Rule, refusal.Turn.Detail = c.Name, detailOf(OutcomeFailed, err)
-		c.logOutcome("request is refused", refusal.Turn, err, slog.Int("status", refusal.Status))
+		refusal.turn.Rule, refusal.turn.Detail = c.Name, detailOf(OutcomeFailed, err)
+		c.logOutcome("request is refused", refusal.turn, err, slog.Int("status", refusal.status))
 		c.observeDone(OutcomeFailed, 0)
 		refusal.Write(w)
 	})

@@ -48,7 +48,7 @@ func TestNameOfRule(t *testing.T) {
 			t.Errorf("rule %q: its locks are not listed", want)
 		}
 	}
-	if name := (&middleware.Rule{Keys: []string{"a\tb", "c\xff"}}).RuleName(); name != "a\ufffdb c\ufffd" {
+	if name := middleware.Name(middleware.Rule{Keys: []string{"a\tb", "c\xff"}}); name != "a\ufffdb c\ufffd" {
 		t.Errorf("%q shows what can't be printed", name)
 	}
 }

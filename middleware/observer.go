@@ -65,7 +65,7 @@ const (
 // possibleOf returns the events that the Observer of a rule, or of a Guard, may get.
 func possibleOf(c *compiled) Possible {
 	can := Possible{Passes: []Outcome{OutcomeMissingKey}} // a CORS preflight has no key, and is served
-	for _, outcome := range Outcomes() {
+	for _, outcome := range allOutcomes() {
 		if outcomes[outcome].possible(c) {
 			can.Outcomes = append(can.Outcomes, outcome)
 		}

@@ -110,14 +110,12 @@ func remembers(c *compiled) bool { return takesLocks(c) && c.Remember > 0 }
 // mayReadBody reports whether the templates read the body, or a KeyFunc may read it.
 func mayReadBody(c *compiled) bool { return c.readsBody || c.keys == nil && c.derive != nil }
 
-// Outcomes returns all outcomes.
-func Outcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }
+func allOutcomes() []Outcome { return slices.Sorted(maps.Keys(outcomes)) }
 
 // Reason says why a rule that remembers responses doesn't remember a response, or only a part of it.
 type Reason string
 
-// Reasons returns all reasons, for metrics that begin at zero.
-func Reasons() []Reason {
+func allReasons() []Reason {
 	return []Reason{ReasonNotFinal, ReasonBrokenOff, ReasonTruncated, ReasonStream, ReasonHijacked, ReasonTooLarge, ReasonLostLease, ReasonNoQuorum, ReasonQuota, ReasonNoRoom, ReasonFailed}
 }
 

@@ -31,7 +31,7 @@ func TestPace(t *testing.T) {
 		l := net.Locker(t)
 		const slow = 1500 * time.Millisecond
 		rule := middleware.CompileFunc(middleware.Rule{Wait: slow / 2}, orderOf)
-		request := func(order string, wait time.Duration, h http.HandlerFunc) (refusal *middleware.Refusal) {
+		request := func(order string, wait time.Duration, h http.HandlerFunc) (refusal middleware.Refusal) {
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Order", order)
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -68,7 +68,7 @@ func TestRetryAfter(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		l := net.Locker(t)
 		rule := middleware.CompileFunc(middleware.Rule{}, orderOf)
-		request := func(order string, h func()) (refusal *middleware.Refusal) {
+		request := func(order string, h func()) (refusal middleware.Refusal) {
 			r := httptest.NewRequest(http.MethodPost, "/", nil)
 			r.Header.Set("Order", order)
 			errors.As(rule.Serve(l, httptest.NewRecorder(), r, func(http.ResponseWriter, *http.Request) error {
@@ -77,10 +77,10 @@ func TestRetryAfter(t *testing.T) {
 			}), &refusal)
 			return refusal
 		}
-		retryAfter := func() (refusal *middleware.Refusal) {
+		retryAfter := func() (refusal middleware.Refusal) {
 			t.Helper()
 			request("42", func() { refusal = request("42", func() { t.Error("two at once") }) })
-			if refusal == nil || !errors.Is(refusal, redlock.ErrHeld) || refusal.Status != http.StatusLocked {
+			if refusal == nil || !errors.Is(refusal, redlock.ErrHeld) || refusal.Status() != http.StatusLocked {
 				t.Fatalf("%+v, want a refusal as held", refusal)
 			}
 			return refusal
@@ -92,21 +92,21 @@ func TestRetryAfter(t *testing.T) {
 			}
 			all.Wait()
 		}
-		if after := retryAfter().RetryAfter; after > 2*time.Second {
+		if after := middleware.RetryAfter(retryAfter()); after > 2*time.Second {
 			t.Errorf("%v before anything is known", after)
 		}
 		slowly(4)
-		if after := retryAfter().RetryAfter; after > 2*time.Second {
+		if after := middleware.RetryAfter(retryAfter()); after > 2*time.Second {
 			t.Errorf("%v after 4 slow requests", after)
 		}
 		slowly(16)
-		if after := retryAfter().RetryAfter; after < 3*time.Second || after > 5*time.Second {
+		if after := middleware.RetryAfter(retryAfter()); after < 3*time.Second || after > 5*time.Second {
 			t.Errorf("%v after 16 requests of 2.5 s, want from 3 s to half as much again", after)
 		}
 		for i := range 16 {
 			request("quick"+strconv.Itoa(i), func() {})
 		}
-		if after := retryAfter().RetryAfter; after > 2*time.Second {
+		if after := middleware.RetryAfter(retryAfter()); after > 2*time.Second {
 			t.Errorf("%v after 16 quick ones", after)
 		}
 	})

@@ -174,9 +174,9 @@ func TestGuardIsSeen(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	seen := new(counts)
-	refusalOf := middleware.NewGuard(middleware.Rule{Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: seen})
+	refusalOf := middleware.NewGuard(middleware.Rule{Logger: slog.New(slog.NewTextHandler(&log, nil)), Observer: seen}).Refuse
 	refusal := refusalOf(keyRequest("/index.php/orders/42"), middleware.MayChange)
-	if refusal == nil || refusal.Status != http.StatusBadRequest || refusal.Turn.Outcome != middleware.OutcomeUnclearTarget || refusal.Turn.Rule != "guard" || refusal.Turn.Detail == "" {
+	if refusal == nil || refusal.Status() != http.StatusBadRequest || refusal.Turn().Outcome != middleware.OutcomeUnclearTarget || refusal.Turn().Rule != "guard" || refusal.Turn().Detail == "" {
 		t.Fatalf("refusal %+v", refusal)
 	}
 	if line := log.String(); seen.done.Load() != 1 || !strings.Contains(line, "outcome=unclear_target") || strings.Contains(line, "orders") {

@@ -6,22 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/base/parts"
 )
-
-// Preset has the settings that suit a sender of webhooks, or APIs with Idempotency-Key; docs/presets.md gives the reasons.
-type Preset struct {
-	Key        string        // key template
-	Dedupe     string        // template of the ID of a delivery
-	Wait       time.Duration // less than the sender waits for a response, so that the handler has time left
-	HeldStatus int           // 0 for the default
-	MaxBody    int64         // 0 for the default
-
-	IdempotencyKey    bool          // the ID comes from the header Idempotency-Key, and not from Dedupe; a request must have this header
-	Scope             string        // template of the sender
-	Remember          time.Duration // 0: no responses are remembered
-	RememberStatus    []string      // as in Rule.RememberStatus; nil for the default
-	IgnoreFingerprint bool          // a repeat may differ from the first delivery
-}
 
 func anyOf(alternatives ...string) string { return strings.Join(alternatives, "|") }
 
@@ -31,7 +18,7 @@ func allOf(prefix string, names ...string) string {
 }
 
 // The last alternative of each key is in every request. So events that the preset doesn't know are served one at a time, and aren't refused.
-var presets = map[string]Preset{
+var presets = map[string]parts.Preset{
 	"stripe": {
 		Key: "stripe:{json.account|json.context|method}:{" + anyOf(
 			allOf("json.data.object.", "customer.id", "customer", "customer_account", "payment_intent", "charge", "invoice", "subscription", "source", "fee", "authorization",
@@ -122,14 +109,12 @@ var presets = map[string]Preset{
 // twilioSIDs are the fields that name the subject of a callback from Twilio.
 var twilioSIDs = []string{"CallSid", "ParentCallSid", "ConferenceSid", "MessageSid", "SmsSid", "FaxSid", "RecordingSid", "RoomSid", "CompositionSid", "ConversationSid", "ChannelSid", "BundleSid", "VerificationSid"}
 
-// Presets returns the names of all presets.
-func Presets() []string { return slices.Sorted(maps.Keys(presets)) }
+func presetNames() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// LookupPreset returns the preset for a sender, such as stripe, or for APIs whose clients send Idempotency-Key: idempotency-key.
-func LookupPreset(sender string) (Preset, error) {
+func presetOf(sender string) (parts.Preset, error) {
 	p, ok := presets[sender]
 	if !ok {
-		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(Presets(), ", "))
+		return p, fmt.Errorf("preset %q: unknown; want one of %s", sender, strings.Join(presetNames(), ", "))
 	}
 	if !p.IdempotencyKey { // a repeated webhook may differ from the first, for example in a date, and senders repeat each webhook that isn't answered with 2xx
 		p.IgnoreFingerprint, p.RememberStatus = true, []string{"2xx"}

@@ -92,7 +92,7 @@ func TestPresets(t *testing.T) {
 	}
 	doc := string(text)
 	for _, sender := range presetNames() {
-		preset, err := middleware.LookupPreset(sender)
+		preset, err := middleware.PresetOf(sender)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func replaceList(t *testing.T, doc, sender, list string) string {
 func TestPresetsServe(t *testing.T) {
 	t.Parallel()
 	for _, sender := range presetNames() {
-		preset, _ := middleware.LookupPreset(sender)
+		preset, _ := middleware.PresetOf(sender)
 		served := make(chan string, 1)
 		server := serve(t, middleware.New(newLocker(t, live), "", middleware.Rule{Preset: sender})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ := middleware.TurnFromContext(r.Context())

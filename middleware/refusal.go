@@ -21,22 +21,25 @@ import (
 // statusClientClosed is nginx's status for a request whose client has left. Only the log sees it.
 const statusClientClosed = 499
 
-// Refusal is the error for a request that isn't served, or that lost its lease before any response was written.
-type Refusal struct {
-	Status     int           // the HTTP status of the response
-	RetryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
-	Turn       Turn
-	Err        error
+// refusalError is the error for a request that isn't served, or that lost its lease before any response was written.
+type refusalError struct {
+	status     int           // the HTTP status of the response
+	retryAfter time.Duration // whole seconds for the header Retry-After; 0 for none
+	turn       Turn
+	err        error
 }
 
-func newRefusal(outcome Outcome, err error) *Refusal {
-	return &Refusal{Status: outcomes[outcome].status, Turn: Turn{Outcome: outcome}, Err: err}
+func (e *refusalError) Status() int { return e.status }
+func (e *refusalError) Turn() Turn  { return e.turn }
+
+func newRefusal(outcome Outcome, err error) *refusalError {
+	return &refusalError{status: outcomes[outcome].status, turn: Turn{Outcome: outcome}, err: err}
 }
 
-func (e *Refusal) Error() string { return e.Err.Error() }
+func (e *refusalError) Error() string { return e.err.Error() }
 
 // Unwrap returns the error that has caused the refusal: an error of the key or of the lock.
-func (e *Refusal) Unwrap() error { return e.Err }
+func (e *refusalError) Unwrap() error { return e.err }
 
 // refusalReason is the reason why a request is refused before it asks for its lock. Its text contains nothing from the request.
 type refusalReason struct {
@@ -73,16 +76,16 @@ const sameDelivery = "the same delivery is in progress"
 func (e *duplicateError) Error() string { return sameDelivery }
 
 // refusalBeforeLock returns the refusal of a request that hasn't asked for a lock. err can be any error of a KeyFunc, even one of package redlock.
-func refusalBeforeLock(ctx context.Context, err error) *Refusal {
+func refusalBeforeLock(ctx context.Context, err error) *refusalError {
 	refusal := newRefusal(OutcomeBadKey, err)
 	var reason *refusalReason
 	var unsigned signature.Error
 	switch {
 	case errors.As(err, &reason):
 		refusal = newRefusal(reason.outcome, err)
-		refusal.Status = cmp.Or(reason.status, refusal.Status)
+		refusal.status = cmp.Or(reason.status, refusal.status)
 		if reason == errBodyBudget {
-			refusal.RetryAfter = spread(0)
+			refusal.retryAfter = spread(0)
 		}
 	case errors.As(err, &unsigned):
 		refusal = newRefusal(OutcomeBadSignature, err)
@@ -96,38 +99,37 @@ func refusalBeforeLock(ctx context.Context, err error) *Refusal {
 
 // SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, which distinguishes one 409 from another, and Cache-Control.
 // It removes headers with which the handler has described a different body.
-func (e *Refusal) SetHeaders(h http.Header) {
+func (e *refusalError) SetHeaders(h http.Header) {
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")
-	h.Set("Redlock-Outcome", string(e.Turn.Outcome))
+	h.Set("Redlock-Outcome", string(e.turn.Outcome))
 	switch { // a 401 must name a scheme
-	case e.Status != http.StatusUnauthorized:
-	case e.Turn.Outcome == OutcomeMissingScope:
+	case e.status != http.StatusUnauthorized:
+	case e.turn.Outcome == OutcomeMissingScope:
 		h.Set("Www-Authenticate", "Bearer") // the scheme of most APIs
 	default:
 		h.Set("Www-Authenticate", "Signature")
 	}
-	if e.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(e.RetryAfter/time.Second)))
+	if e.retryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(e.retryAfter/time.Second)))
 	}
 }
 
-// RefusalOf returns the refusal that a Rule without settings would have for an error of package redlock. ctx is the request's context. It is for
-// handlers that call a Locker themselves.
-func RefusalOf(ctx context.Context, err error) *Refusal {
+// refusalOf returns the refusal that a Rule without settings would have for an error of package redlock. ctx is the request's context.
+func refusalOf(ctx context.Context, err error) *refusalError {
 	refusal := byDefault(Rule{}).refusalOfLock(ctx, err)
-	refusal.Turn.Detail = detailOf(refusal.Turn.Outcome, err)
+	refusal.turn.Detail = detailOf(refusal.turn.Outcome, err)
 	return refusal
 }
 
 // Write sends the refusal as application/problem+json; docs/problems.md explains the types.
-func (e *Refusal) Write(w http.ResponseWriter) {
-	body := remember.Problem{Type: remember.ProblemTypes + string(e.Turn.Outcome), Title: outcomes[e.Turn.Outcome].title, Status: e.Status, Detail: e.Turn.Detail}
+func (e *refusalError) Write(w http.ResponseWriter) {
+	body := remember.Problem{Type: remember.ProblemTypes + string(e.turn.Outcome), Title: outcomes[e.turn.Outcome].title, Status: e.status, Detail: e.turn.Detail}
 	e.SetHeaders(w.Header())
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(e.Status)
+	w.WriteHeader(e.status)
 	_ = json.NewEncoder(w).Encode(body) // the client may have left
 }
 

@@ -14,32 +14,13 @@ import (
 	"sync"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/parts"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 )
 
-// Requirement says which requests need the lock of a rule. The zero value has the defaults.
-type Requirement struct {
-	// The names of the rules whose locks count: the lock of one of them is enough. Default: each rule with a key that one request holds at a time.
-	//
-	// Name the rules if a request may come through a rule whose key the client chooses, such as a header.
-	Rules []string `json:"rules,omitempty"`
-	// The paths that need no lock: `/login /cart/*`, or `GET HEAD /orders/*?page,limit` for these methods alone. A request must have the path as it
-	// is written, and only the parameters that are named.
-	//
-	// A * stands for a segment of a-z, 0-9, "_" and "-". A segment with a capital letter could be another spelling of a route that needs a lock. An
-	// {id} stands for a segment that may have capitals and "~", too. Segments that are written out may have dots, as in /robots.txt.
-	Except []string `json:"except,omitempty"`
-	// `pass` lets a request through if a rule has passed it without a lock because it has no key. Default: `refuse`.
-	OnMissingKey string `json:"on_missing_key,omitempty"`
-	// Requires a lock for GET, HEAD and OPTIONS, too, for upstreams that change something on such requests. Default: off.
-	All bool `json:"all,omitempty"`
-	// Refuses nothing, but logs and counts the requests that it would refuse. Default: off.
-	DryRun bool `json:"dry_run,omitempty"`
-}
-
-// Required is a Requirement whose settings are valid. It checks requests.
-type Required struct {
-	want   Requirement
+// requiring is a parts.Requirement whose settings are valid. It checks requests.
+type requiring struct {
+	want   parts.Requirement
 	rule   *compiled
 	except []exception
 }
@@ -54,14 +35,14 @@ type Required struct {
 // A request without a lock gets 403 with the outcome unlocked. If no rule has taken a request, Require removes the headers that the rules of this
 // process set, because the client has sent them.
 func Require(next http.Handler) http.Handler {
-	q, _ := NewRequired(Rule{Logger: notices.Default()}, Requirement{}) // nothing is wrong with the defaults
-	return q.Handler(next)
+	q, _ := newRequiring(Rule{Logger: notices.Default()}, parts.Requirement{}) // nothing is wrong with the defaults
+	return q.handler(next)
 }
 
-// NewRequired checks a Requirement. Refusals are logged and counted by the rule's Name, Logger and Observer. The Name is "require" by default.
-func NewRequired(rule Rule, want Requirement) (*Required, error) {
+// newRequiring checks a parts.Requirement.
+func newRequiring(rule Rule, want parts.Requirement) (*requiring, error) {
 	rule.Name, rule.DryRun = cmp.Or(rule.Name, "require"), want.DryRun
-	q := &Required{want: want, rule: byDefault(rule)}
+	q := &requiring{want: want, rule: byDefault(rule)}
 	if on := want.OnMissingKey; on != "" && on != "refuse" && on != Pass {
 		return nil, fmt.Errorf("on_missing_key %q: want refuse or pass", on)
 	}
@@ -77,8 +58,7 @@ func NewRequired(rule Rule, want Requirement) (*Required, error) {
 	return q, nil
 }
 
-// Handler is Require with these settings.
-func (q *Required) Handler(next http.Handler) http.Handler {
+func (q *requiring) handler(next http.Handler) http.Handler {
 	return decided{http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		stripForged(r)
 		if refusal := q.Check(r); refusal != nil {
@@ -89,39 +69,36 @@ func (q *Required) Handler(next http.Handler) http.Handler {
 	})}
 }
 
-// Check returns the refusal of a request that doesn't meet the Requirement, or nil. It logs and counts the refusal. It removes an offer of h2c, and
-// the body of CONNECT, from the request.
-func (q *Required) Check(r *http.Request) *Refusal {
+func (q *requiring) Check(r *http.Request) parts.Refusal[Turn] {
 	turn, _ := r.Context().Value(turnKey{}).(*Turn)
 	refusal := q.judge(r, turn.standing(q.want))
 	if refusal == nil {
 		return nil
 	}
-	refusal.Turn.Rule = q.rule.Name
+	refusal.turn.Rule = q.rule.Name
 	what := "request is refused"
 	if q.want.DryRun {
 		what = "dry run: the request would have been refused"
 	}
 	path := cut(q.sent(r).URL.Path, maxShownPath)
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	q.rule.logOutcomeOf(string(refusal.Turn.Outcome)+" "+first, what, refusal.Turn, refusal.Err,
-		slog.Int("status", refusal.Status), slog.String("method", cut(r.Method, maxShownID)), slog.String("path", path))
+	q.rule.logOutcomeOf(string(refusal.turn.Outcome)+" "+first, what, refusal.turn, refusal.err,
+		slog.Int("status", refusal.status), slog.String("method", cut(r.Method, maxShownID)), slog.String("path", path))
 	if q.want.DryRun {
 		if q.rule.Observer != nil {
-			q.rule.Observer.Passed(q.rule.Name, refusal.Turn.Outcome)
+			q.rule.Observer.Passed(q.rule.Name, refusal.turn.Outcome)
 		}
 		return nil
 	}
-	q.rule.observeDone(refusal.Turn.Outcome, 0)
-	refusal.Turn.noteIn(r.Context())
+	q.rule.observeDone(refusal.turn.Outcome, 0)
+	refusal.turn.noteIn(r.Context())
 	return refusal
 }
 
-// Expect returns the refusal that a request would get after these rules, the outermost first. It returns nil if Check would let the request through,
-// or if one of the rules would refuse it. It takes no lock, and ignores the DryRun of the Requirement.
-func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
+func (q *requiring) Expect(r *http.Request, rules []parts.Explanation) parts.Refusal[Turn] {
 	var turn *Turn
-	for _, e := range rules {
+	for _, explained := range rules {
+		e := explained.(explanation)
 		turn = &Turn{Rule: e.rule.Name, outer: turn, keys: e.Keys, most: e.most, concurrency: e.rule.Concurrency[0], keyed: e.rule.derive != nil}
 		switch refusal, served := e.outcome(); {
 		case e.Err == nil || e.rule.DryRun:
@@ -129,10 +106,13 @@ func (q *Required) Expect(r *http.Request, rules []Explanation) *Refusal {
 		case !served:
 			return nil // the rule would refuse the request before it comes to the Requirement
 		default:
-			turn.Outcome, turn.Detail = refusal.Turn.Outcome, detailOf(refusal.Turn.Outcome, e.Err)
+			turn.Outcome, turn.Detail = refusal.turn.Outcome, detailOf(refusal.turn.Outcome, e.Err)
 		}
 	}
-	return q.judge(r, turn.standing(q.want))
+	if refusal := q.judge(r, turn.standing(q.want)); refusal != nil {
+		return refusal
+	}
+	return nil
 }
 
 // standing says whether the rules around a requirement have locked a request.
@@ -145,7 +125,7 @@ type standing struct {
 const noLock = "no rule has taken a lock for it"
 
 // uncounted says why a lock doesn't count.
-func (want Requirement) uncounted() string {
+func uncounted(want parts.Requirement) string {
 	if len(want.Rules) > 0 {
 		return "a rule has locked it, but none of the required ones"
 	}
@@ -153,13 +133,13 @@ func (want Requirement) uncounted() string {
 }
 
 // standing looks for a rule around the requirement whose lock counts.
-func (t *Turn) standing(want Requirement) standing {
+func (t *Turn) standing(want parts.Requirement) standing {
 	s := standing{detail: noLock}
 	for ; t != nil && !s.held; t = t.outer {
 		switch {
 		case !t.counts(want):
 			if s.detail == noLock && (t.Lock != nil || t.dryRun) {
-				s.detail = want.uncounted()
+				s.detail = uncounted(want)
 			}
 		case t.Lock != nil:
 			s.lost = t.Lock.Err()
@@ -175,7 +155,7 @@ func (t *Turn) standing(want Requirement) standing {
 
 // counts reports whether the lock of a rule is enough for the requirement. If the requirement names no rules, the lock on an ID isn't enough, because
 // it excludes only repeats. A slot isn't enough either, because several requests hold the key.
-func (t *Turn) counts(want Requirement) bool {
+func (t *Turn) counts(want parts.Requirement) bool {
 	if len(want.Rules) > 0 {
 		return slices.Contains(want.Rules, t.Rule)
 	}
@@ -185,13 +165,13 @@ func (t *Turn) counts(want Requirement) bool {
 
 // judge returns the refusal of a request, or nil. It refuses even a locked request if some upstream may take it for a different request, whose key
 // isn't locked.
-func (q *Required) judge(r *http.Request, s standing) *Refusal {
+func (q *requiring) judge(r *http.Request, s standing) *refusalError {
 	if r.Header == nil { // the request didn't come from a server
 		r.Header = make(http.Header)
 	}
 	body := changesNothing(r.Method) && hasBody(r)
 	sent := q.sent(r)
-	if asks := upgrades(r); !q.want.All && !asks && !MayChange(sent) && !body {
+	if asks := upgrades(r); !q.want.All && !asks && !mayChange(sent) && !body {
 		return nil
 	}
 	excepted := q.excepts(sent, body)
@@ -212,12 +192,12 @@ func (q *Required) judge(r *http.Request, s standing) *Refusal {
 	case s.lost != nil:
 		refusal, s.detail = newRefusal(OutcomeLost, s.lost), detailOf(OutcomeLost, s.lost)
 	}
-	refusal.Turn.Detail = s.detail
+	refusal.turn.Detail = s.detail
 	return refusal
 }
 
 // sent returns the request with the URL that the client has sent, because an upstream may get this URL even if other handlers have changed r.URL.
-func (q *Required) sent(r *http.Request) *http.Request {
+func (q *requiring) sent(r *http.Request) *http.Request {
 	sent := *r
 	if sent.URL = q.rule.originalURL(r); sent.URL == nil {
 		sent.URL = new(url.URL)
@@ -309,7 +289,7 @@ func parseExceptions(text string) (all []exception, err error) {
 }
 
 // excepts reports whether a request needs no lock. A request for another protocol than WebSocket always needs a lock.
-func (q *Required) excepts(sent *http.Request, body bool) bool {
+func (q *requiring) excepts(sent *http.Request, body bool) bool {
 	if upgrades(sent) && !isWebSocket(sent) {
 		return false
 	}

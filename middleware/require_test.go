@@ -21,7 +21,7 @@ func required(t *testing.T, want middleware.Requirement, next http.HandlerFunc) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return q.Handler(next)
+	return q(next)
 }
 
 // served says under which fence a handler was served.
@@ -243,7 +243,7 @@ func TestRequireLogs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := q.Handler(http.HandlerFunc(served))
+		h := q(http.HandlerFunc(served))
 		for range 2 {
 			for i := range 200 {
 				_, _ = ask(t, h, fmt.Sprintf("PUT /r%d/x", i))

@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/parts"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// Rule says how requests are serialized. It is only data, which New and Compile check. The zero value of a field stands for the field's default. A
+// Rule says how requests are serialized. It is only data, which New checks. The zero value of a field stands for the field's default. A
 // negative Wait, MastersWait, HoldAfterAbort or Remember means "not at all", even if a preset has a value. The fields' names in JSON, such as
 // on_no_quorum, are also their names in Caddy. The first paragraph of each field's comment is a row of the table in docs/configuration.md, which
 // go test ./middleware -run TestSettings -update writes anew.
@@ -298,14 +299,13 @@ func NewSealer(keys ...[]byte) (*Sealer, error) {
 	return &Sealer{sealer}, nil
 }
 
-// RuleName identifies the rule in errors, logs, metrics and traces.
-func (rule *Rule) RuleName() string {
+func (rule Rule) name() string {
 	return cmp.Or(rule.Name, defaultName(rule.Keys, rule.Preset), IdempotencyHeader)
 }
 
 // setPreset copies the settings of the preset that the rule itself doesn't set. If the rule sets IdempotencyKey or Dedupe, the preset's ID isn't
 // used, because a request has at most one ID.
-func (rule *Rule) setPreset(preset Preset) {
+func (rule *Rule) setPreset(preset parts.Preset) {
 	if len(rule.Keys) == 0 && preset.Key != "" {
 		rule.Keys = []string{preset.Key}
 	}

@@ -232,8 +232,8 @@ func TestClientLeavesWhileWaiting(t *testing.T) {
 		t.Error("the client did not leave")
 	}
 	err := receive(t, left, "end of the wait")
-	var refusal *middleware.Refusal
-	if !errors.As(err, &refusal) || refusal.Status != 499 || refusal.Turn.Outcome != middleware.OutcomeCanceled || !errors.Is(err, context.Canceled) {
+	var refusal middleware.Refusal
+	if !errors.As(err, &refusal) || refusal.Status() != 499 || refusal.Turn().Outcome != middleware.OutcomeCanceled || !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, %+v, want status 499", err, refusal)
 	}
 }
@@ -549,8 +549,8 @@ func TestServeReturnsTheHandlersError(t *testing.T) {
 		_ = l.Close()
 		return failed
 	})
-	var refusal *middleware.Refusal
-	if !errors.As(err, &refusal) || refusal.Turn.Outcome != middleware.OutcomeLost || !errors.Is(err, failed) || !errors.Is(err, redlock.ErrClosed) {
+	var refusal middleware.Refusal
+	if !errors.As(err, &refusal) || refusal.Turn().Outcome != middleware.OutcomeLost || !errors.Is(err, failed) || !errors.Is(err, redlock.ErrClosed) {
 		t.Errorf("error %v after the lock was lost, want both reasons", err)
 	}
 }

@@ -23,9 +23,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// HandlerFunc is a handler that may return an error.
-type HandlerFunc func(http.ResponseWriter, *http.Request) error
-
 // serving is one request on its way through a rule:
 //
 //	admit: verify the signature, ──► acquire: claim the delivery, ──► run: hand it over with ──► release, and
@@ -38,7 +35,7 @@ type serving struct {
 	rule    *compiled
 	w       http.ResponseWriter
 	r       *http.Request
-	next    HandlerFunc
+	next    func(http.ResponseWriter, *http.Request) error
 	arrived time.Time
 
 	turn        Turn                 // doesn't change any more when the handler runs
@@ -87,13 +84,13 @@ func (s *serving) serve() error {
 		defer s.exchange.Close()
 	}
 	s.turn.Waited = time.Since(s.arrived)
-	var refusal *Refusal
+	var refusal *refusalError
 	switch {
 	case first != nil:
 		s.turn.Outcome = OutcomeReplayed
 	case err != nil:
 		refusal = s.rule.refusalOfLock(s.r.Context(), err)
-		s.setOutcome(refusal.Turn.Outcome, err)
+		s.setOutcome(refusal.turn.Outcome, err)
 	}
 	s.endSpan(span)
 	switch {
@@ -297,7 +294,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 // refuseBeforeLock refuses a request for an error of admit or keysToLock, or serves it without a lock.
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
-	s.setOutcome(refusal.Turn.Outcome, err)
+	s.setOutcome(refusal.turn.Outcome, err)
 	if s.turn.Outcome == OutcomeMissingKey && s.rule.passes(err) {
 		return s.pass()
 	}
@@ -305,18 +302,18 @@ func (s *serving) refuseBeforeLock(err error) error {
 }
 
 // refuseWithoutLock refuses a request that could not get its lock, or serves it without a lock.
-func (s *serving) refuseWithoutLock(refusal *Refusal) error {
+func (s *serving) refuseWithoutLock(refusal *refusalError) error {
 	if s.turn.Outcome == OutcomeNoQuorum && s.rule.OnNoQuorum == Pass {
-		s.rule.logOutcome("request is served without its lock", s.turn, refusal.Err)
+		s.rule.logOutcome("request is served without its lock", s.turn, refusal.err)
 		return s.pass()
 	}
 	return s.refuse(refusal)
 }
 
-func (s *serving) refuse(refusal *Refusal) error {
+func (s *serving) refuse(refusal *refusalError) error {
 	s.giveUpBody()
-	refusal.Turn = s.turn
-	s.rule.logOutcome("request is refused", s.turn, refusal.Err, slog.Int("status", refusal.Status))
+	refusal.turn = s.turn
+	s.rule.logOutcome("request is refused", s.turn, refusal.err, slog.Int("status", refusal.status))
 	return refusal
 }
 
@@ -360,13 +357,13 @@ func (s *serving) run() error {
 		return err
 	}
 	refusal := newRefusal(OutcomeLost, errors.Join(lost, err))
-	refusal.Turn = s.turn
-	refusal.Turn.Outcome, refusal.Turn.Detail = OutcomeLost, detailOfLost(s.own.End())
+	refusal.turn = s.turn
+	refusal.turn.Outcome, refusal.turn.Detail = OutcomeLost, detailOfLost(s.own.End())
 	if written.Begun {
-		s.rule.logOutcome("request lost its lock after its response had begun", refusal.Turn, lost)
+		s.rule.logOutcome("request lost its lock after its response had begun", refusal.turn, lost)
 		return err
 	}
-	s.rule.logOutcome("request lost its lock", refusal.Turn, lost, slog.Int("status", refusal.Status))
+	s.rule.logOutcome("request lost its lock", refusal.turn, lost, slog.Int("status", refusal.status))
 	return refusal
 }
 
@@ -693,7 +690,7 @@ func (s *serving) dryRun(err error) error {
 			what = "delayed"
 		}
 	default:
-		if outcome = refusalBeforeLock(s.r.Context(), err).Turn.Outcome; outcome == OutcomeMissingKey && s.rule.passes(err) {
+		if outcome = refusalBeforeLock(s.r.Context(), err).turn.Outcome; outcome == OutcomeMissingKey && s.rule.passes(err) {
 			what = "served without a lock"
 		}
 	}

@@ -13,8 +13,8 @@ func TestVerdicts(t *testing.T) {
 	for _, v := range verdicts.All {
 		for _, cause := range []error{nil, context.DeadlineExceeded} {
 			refusal := middleware.RefusalOf(t.Context(), v.Err(cause))
-			if refusal.Status != v.Status || string(refusal.Turn.Outcome) != v.Outcome || refusal.RetryAfter == 0 {
-				t.Errorf("%s, %v: %d %s, again after %v; want %d %s", v.Seen, cause, refusal.Status, refusal.Turn.Outcome, refusal.RetryAfter, v.Status, v.Outcome)
+			if refusal.Status() != v.Status || string(refusal.Turn().Outcome) != v.Outcome || middleware.RetryAfter(refusal) == 0 {
+				t.Errorf("%s, %v: %d %s, again after %v; want %d %s", v.Seen, cause, refusal.Status(), refusal.Turn().Outcome, middleware.RetryAfter(refusal), v.Status, v.Outcome)
 			}
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
-	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // TestVerdicts: the exit codes of a job that doesn't get its lock, from the masters or from an agent.
@@ -17,7 +17,7 @@ func TestVerdicts(t *testing.T) {
 		for _, cause := range []error{nil, context.DeadlineExceeded} {
 			w := httptest.NewRecorder()
 			w.Header().Set("Redlock-Agent", "1")
-			middleware.RefusalOf(t.Context(), v.Err(cause)).Write(w)
+			engine.RefusalOf(t.Context(), v.Err(cause)).Write(w)
 			for door, err := range map[string]error{"masters": run.refused(v.Err(cause)), "an agent": run.refusedBy(&agentClient{}, w.Result())} {
 				var got *coded
 				if !errors.As(err, &got) || got.code != v.Exit {

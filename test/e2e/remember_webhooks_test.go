@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
-	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // webhook is a delivery as a sender sends it for the first time, and as it repeats it.
@@ -102,7 +102,7 @@ func TestRememberedWebhooks(t *testing.T) {
 	i := newTill(t)
 	servers := redistest.Start(t, 3)
 	rules := ""
-	for _, preset := range middleware.Presets() {
+	for _, preset := range engine.Presets() {
 		if preset == "idempotency-key" {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
@@ -28,7 +29,7 @@ func TestPresetOfGitHubsExamples(t *testing.T) {
 	if err := json.Unmarshal(text, &kinds); err != nil {
 		t.Fatal(err)
 	}
-	preset, _ := middleware.LookupPreset("github")
+	preset, _ := engine.PresetOf("github")
 	count := 0
 	for _, kind := range kinds {
 		for _, example := range kind.Examples {
@@ -64,7 +65,7 @@ func TestPresetOfStripesTypes(t *testing.T) {
 	t.Parallel()
 	const types = "../../bin/sdks/node_modules/stripe/esm/resources"
 	text := readModule(t, "stripe/esm/resources/Events.d.ts")
-	preset, _ := middleware.LookupPreset("stripe")
+	preset, _ := engine.PresetOf("stripe")
 	event := regexp.MustCompile(`(?s)type: '([a-z0-9_.]+)';.*?object: ([\w.]+)`)
 	reference := regexp.MustCompile(`(?m)^    (\w+)\??: string \| (?:Charge|PaymentIntent|Customer|Invoice|Subscription|Refund|Dispute|Authorization|Payout|Transfer|SetupIntent|SubscriptionSchedule|ApplicationFee)\b`)
 	kinds, references := event.FindAllSubmatch(text, -1), 0

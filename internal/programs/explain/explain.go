@@ -17,7 +17,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 )
 
 // Request is a request as it is given to the command.
@@ -33,13 +33,13 @@ type contextKey struct{}
 // Explanation collects what the rules report that a request reaches.
 type Explanation struct {
 	text     strings.Builder
-	rules    []middleware.Explanation
-	names    []string            // of the rules
-	refusal  *middleware.Refusal // by redlock_require
-	dryRun   bool                // which refuses nothing
-	passed   bool                // by redlock_require, which has let it through
-	answered bool                // by a handler
-	status   int                 // of the response
+	rules    []engine.Explanation
+	names    []string       // of the rules
+	refusal  engine.Refusal // by redlock_require
+	dryRun   bool           // which refuses nothing
+	passed   bool           // by redlock_require, which has let it through
+	answered bool           // by a handler
+	status   int            // of the response
 }
 
 // Of returns where a rule reports that a request has reached it, or nil if the request is served.
@@ -49,7 +49,7 @@ func Of(r *http.Request) *Explanation {
 }
 
 // Add reports a rule, with Caddy's names of the placeholders in its templates, and what it says of the request.
-func (e *Explanation) Add(rule string, placeholders []string, says middleware.Explanation) {
+func (e *Explanation) Add(rule string, placeholders []string, says engine.Explanation) {
 	e.rules, e.names = append(e.rules, says), append(e.names, rule)
 	for _, name := range placeholders {
 		if guess := guessOf(name); guess != "" {
@@ -60,10 +60,10 @@ func (e *Explanation) Add(rule string, placeholders []string, says middleware.Ex
 }
 
 // Rules returns what the rules say that the request has reached.
-func (e *Explanation) Rules() []middleware.Explanation { return e.rules }
+func (e *Explanation) Rules() []engine.Explanation { return e.rules }
 
 // Refuse reports that redlock_require refuses the request.
-func (e *Explanation) Refuse(refusal *middleware.Refusal, dryRun bool) {
+func (e *Explanation) Refuse(refusal engine.Refusal, dryRun bool) {
 	e.refusal, e.dryRun = refusal, dryRun
 	fmt.Fprintf(&e.text, "refused   %s\n", e.refused())
 }
@@ -82,7 +82,7 @@ func (e *Explanation) Pass(all bool) {
 
 // refused says how redlock_require refuses the request.
 func (e *Explanation) refused() string {
-	text := fmt.Sprintf("%d %s by redlock_require: %s", e.refusal.Status, e.refusal.Turn.Outcome, e.refusal.Turn.Detail)
+	text := fmt.Sprintf("%d %s by redlock_require: %s", e.refusal.Status(), e.refusal.Turn().Outcome, e.refusal.Turn().Detail)
 	if e.dryRun {
 		text += " (dry run: it is served)"
 	}
@@ -146,7 +146,7 @@ func load(configuration []byte, r *http.Request, secrets Secrets) (servers []*ca
 
 // servedWithout reports whether a handler serves the request without all of so many rules, and no rule or redlock_require refuses it.
 func (e *Explanation) servedWithout(rules int) bool {
-	return len(e.rules) < rules && e.answered && e.status < http.StatusBadRequest && (e.refusal == nil || e.dryRun) && !slices.ContainsFunc(e.rules, middleware.Explanation.Refused)
+	return len(e.rules) < rules && e.answered && e.status < http.StatusBadRequest && (e.refusal == nil || e.dryRun) && !slices.ContainsFunc(e.rules, engine.Explanation.Refused)
 }
 
 // explain sends a request through the servers, and returns what the rules on its way report.

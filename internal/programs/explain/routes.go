@@ -2,7 +2,6 @@ package explain
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -57,7 +56,7 @@ func (e *Explanation) verdict() string {
 	}
 	var rules []string
 	for i, rule := range e.rules {
-		rules = append(rules, e.names[i]+": "+cmp.Or(rule.Failure(), "locks "+strings.Join(rule.Keys, " ")))
+		rules = append(rules, e.names[i]+": "+rule.Brief())
 	}
 	switch {
 	case len(rules) > 0:

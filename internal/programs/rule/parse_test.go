@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
@@ -96,7 +97,7 @@ func TestParsedRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = middleware.Compile(settings, (*middleware.Rule).Placeholder)
+		_, err = engine.Compile(settings, (*middleware.Rule).Placeholder)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
