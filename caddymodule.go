@@ -376,9 +376,9 @@ func fullName(name string) string {
 func placeholder(name string) (middleware.KeyFunc, error) {
 	switch name = fullName(name); name {
 	case "http.request.host", "http.request.method":
-		return middleware.Placeholder(strings.TrimPrefix(name, "http.request."))
+		return engine.Placeholder(strings.TrimPrefix(name, "http.request."))
 	case "http.request.uri.path":
-		return middleware.Placeholder("path")
+		return engine.Placeholder("path")
 	}
 	if name == "body" || strings.HasPrefix(name, "http.request.body") {
 		return nil, fmt.Errorf("{%s} is the whole body, without limit; name a field, such as {body.order.id}", name)
@@ -387,7 +387,7 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 		return nil, fmt.Errorf("unknown placeholder {%s}; Caddy placeholders contain a dot, such as {http.request.uri.path.1} or, in a Caddyfile, {path.1}", name)
 	}
 	if ours, ok := strictName(name); ok {
-		return middleware.Placeholder(ours)
+		return engine.Placeholder(ours)
 	}
 	if number, ok := strings.CutPrefix(name, "http.request.host.labels."); ok {
 		return hostLabel(number)
@@ -411,7 +411,7 @@ func placeholder(name string) (middleware.KeyFunc, error) {
 // placeholderOf is the function placeholder for the templates of a rule.
 func placeholderOf(rule *middleware.Rule, name string) (middleware.KeyFunc, error) {
 	if ours, ok := strictName(fullName(name)); ok {
-		return rule.Placeholder(ours)
+		return engine.PlaceholderOf(rule, ours)
 	}
 	return placeholder(name)
 }
@@ -423,7 +423,7 @@ func hostLabel(number string) (middleware.KeyFunc, error) {
 	if err != nil {
 		return nil, fmt.Errorf("{labels.%s}: want a number: the labels of a host are counted from the right, starting at 0", number)
 	}
-	host, err := middleware.Placeholder("host")
+	host, err := engine.Placeholder("host")
 	return func(r *http.Request) (string, error) {
 		name, err := host(r)
 		labels := strings.Split(name, ".")
@@ -446,7 +446,7 @@ func pathPart(name string) (middleware.KeyFunc, error) {
 	if !ok {
 		return nil, fmt.Errorf("unknown placeholder {http.request.uri.path.%s}; a path has segments (.0, .1 and so on), dir, file, file.base and file.ext", name)
 	}
-	whole, err := middleware.Placeholder("path")
+	whole, err := engine.Placeholder("path")
 	return func(r *http.Request) (string, error) {
 		text, err := whole(r)
 		return read(path.Split(norm.NFKC.String(text))), err // keys are folded in this way, too: a wide dot becomes a dot
@@ -567,7 +567,7 @@ func (h *Handler) warn(log *zap.Logger) {
 		}
 	}
 	for _, template := range h.Keys {
-		if parsed, err := middleware.ParseTemplate(template, placeholder); err == nil && parsed.WithoutKind() != nil {
+		if parsed, err := engine.ParseTemplate(template, placeholder); err == nil && parsed.WithoutKind() != nil {
 			log.Info("key has a placeholder without a kind; if the value is an identifier, say which, as in {path.1:int}, :int64, :uuid or :id: no upstream reads another value then (docs/keys.md#say-what-you-expect)",
 				append(rule, zap.Strings("placeholders", parsed.WithoutKind()))...)
 		}
@@ -617,7 +617,7 @@ func unknownNames(template string) (unknown []string) {
 
 // placeholderNames returns the placeholders of a template, without the fields of the body.
 func placeholderNames(template string) (names []string) {
-	_, _ = middleware.ParseTemplate(template, func(name string) (middleware.KeyFunc, error) {
+	_, _ = engine.ParseTemplate(template, func(name string) (middleware.KeyFunc, error) {
 		names = append(names, fullName(name))
 		return placeholder(name)
 	})

@@ -70,7 +70,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		}
 	}
 	settings.BodyBudget, settings.Logger, settings.Shutdown = a.budget, a.logger, a.stopping
-	asGiven, err := engine.Compile(settings, (*middleware.Rule).Placeholder)
+	asGiven, err := engine.Compile(settings, engine.PlaceholderOf)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 	if a.observers != nil {
 		settings.Observer, g.release = a.observers(given.Name)
 	}
-	if g.rule, err = engine.Compile(settings, (*middleware.Rule).Placeholder); err != nil {
+	if g.rule, err = engine.Compile(settings, engine.PlaceholderOf); err != nil {
 		g.release()
 		return nil, err
 	}

@@ -31,7 +31,7 @@ type bodyFields struct {
 type fieldSet struct{ fields []fields.Field }
 
 // add moves the fields of a template into the set. A field that several templates have is in the set once.
-func (set *fieldSet) add(t *Template) {
+func (set *fieldSet) add(t *keyTemplate) {
 	at := make([]int, len(t.set.fields))
 	for i, f := range t.set.fields {
 		at[i] = slices.IndexFunc(set.fields, func(other fields.Field) bool { return reflect.DeepEqual(f, other) })

@@ -134,7 +134,7 @@ func TestBodyAfterRefusal(t *testing.T) {
 	hold(t, l, "post")
 	budget := middleware.NewBudget(1 << 20)
 	for template, max := range map[string]int64{"{method}": 0, "{body.id}": 0, "{body.x}": 0, "{body.a.id}": 100} {
-		rule, err := middleware.Compile(middleware.Rule{Keys: []string{template}, BodyBudget: budget, MaxBody: max}, (*middleware.Rule).Placeholder)
+		rule, err := middleware.Compile(middleware.Rule{Keys: []string{template}, BodyBudget: budget, MaxBody: max})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -95,7 +95,7 @@ func byDefault(rule Rule) *compiled {
 	return &compiled{Rule: rule}
 }
 
-func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
+func (c *compiled) compileTemplates(placeholder placeholderFunc) (err error) {
 	set := new(fieldSet)
 	switch {
 	case c.derive != nil && len(c.Keys) > 0:
@@ -107,8 +107,8 @@ func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 		for _, t := range c.keys {
 			set.add(t)
 		}
-		c.derive, c.readsBody = c.keys.Keys, slices.ContainsFunc(c.keys, (*Template).ReadsBody)
-		c.needsBody = slices.ContainsFunc(c.keys, (*Template).needsBody)
+		c.derive, c.readsBody = c.keys.Keys, slices.ContainsFunc(c.keys, (*keyTemplate).ReadsBody)
+		c.needsBody = slices.ContainsFunc(c.keys, (*keyTemplate).needsBody)
 	}
 	if err := c.compileID(placeholder, set); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (c *compiled) compileTemplates(placeholder PlaceholderFunc) (err error) {
 }
 
 // compileID sets c.dedupe, which reads the ID of a delivery from the request.
-func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
+func (c *compiled) compileID(placeholder placeholderFunc, set *fieldSet) error {
 	switch c.IdempotencyKey {
 	case "", off, required, optional:
 	default:
@@ -138,7 +138,7 @@ func (c *compiled) compileID(placeholder PlaceholderFunc, set *fieldSet) error {
 	case c.identifiesByHeader() && c.Dedupe != "" && c.Dedupe != off:
 		return errors.New("idempotency_key and dedupe both name the ID of a request: want one of them")
 	case c.identifiesByHeader():
-		c.dedupe = IdempotencyKey
+		c.dedupe = idempotencyKey
 	case c.hasID():
 		id, err := parseDedupe(c.Dedupe, placeholder)
 		if err != nil {

@@ -277,7 +277,7 @@ func TestConcurrencyThatCantBe(t *testing.T) {
 		`key_header "Redlock-Slot": is the header of the slot`:                    {Keys: []string{"{path.1}"}, KeyHeader: "Redlock-Slot"},
 		"{header.Redlock-Slot}: this is the header of the slot, which is removed": {Keys: []string{"{header.Redlock-Slot}"}},
 	} {
-		if _, err := middleware.Compile(rule, (*middleware.Rule).Placeholder); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := middleware.Compile(rule); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}

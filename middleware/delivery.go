@@ -188,16 +188,16 @@ const IdempotencyHeader = "Idempotency-Key"
 
 const maxIdempotencyKey = 255 // bytes
 
-// IdempotencyKey is the KeyFunc for the header Idempotency-Key. It accepts a string as draft-ietf-httpapi-idempotency-key-header has it,
+// idempotencyKey is the KeyFunc for the header Idempotency-Key. It accepts a string as draft-ietf-httpapi-idempotency-key-header has it,
 // "8e03978e-40d5-43dd-bc93-6894a57f9324", or the same without quotes, as most clients send it. Both forms are the same ID. IDs that
 // differ only in case are different.
-func IdempotencyKey(r *http.Request) (string, error) {
+func idempotencyKey(r *http.Request) (string, error) {
 	id, err := oneHeader(r, IdempotencyHeader) // PHP takes Idempotency_Key for the same header, and may read it instead
 	if err == nil && id == "" {
 		err = ErrMissingKey
 	}
 	if err != nil {
-		return "", &KeyError{Placeholder: idempotencyPlaceholder, Err: err}
+		return "", &keyError{Placeholder: idempotencyPlaceholder, Err: err}
 	}
 	if strings.HasPrefix(id, `"`) {
 		item, err := httpsfv.UnmarshalItem([]string{id})
@@ -222,16 +222,16 @@ var errBadIdempotencyKey = &refusalReason{outcome: OutcomeBadKey,
 
 // parseDedupe parses the template for the ID of a delivery. An ID has a single value, so {body.items[].id} is an error. IDs that differ only in case
 // are different.
-func parseDedupe(text string, placeholder PlaceholderFunc) (*Template, error) {
+func parseDedupe(text string, placeholder placeholderFunc) (*keyTemplate, error) {
 	return parseExact("dedupe", text, placeholder, "ID", "is the same for all deliveries; name the sender's ID, such as {header.X-GitHub-Delivery}")
 }
 
-func parseScope(text string, placeholder PlaceholderFunc) (*Template, error) {
+func parseScope(text string, placeholder placeholderFunc) (*keyTemplate, error) {
 	return parseExact("scope", text, placeholder, "sender", "is the same for all clients; name what tells them apart, such as {header.Authorization}")
 }
 
-func parseExact(setting, text string, placeholder PlaceholderFunc, what, global string) (*Template, error) {
-	t, err := ParseTemplate(text, placeholder)
+func parseExact(setting, text string, placeholder placeholderFunc, what, global string) (*keyTemplate, error) {
+	t, err := parseTemplate(text, placeholder)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", setting, err)

@@ -240,18 +240,6 @@ func ExampleGuard() {
 	// /?/orders/42/pay 400
 }
 
-// A program that locks outside of a handler, such as a consumer of a queue, can derive the keys of a rule.
-func ExampleTemplate_Keys() {
-	template, err := middleware.ParseTemplate("account:{json.from|json.to}", middleware.Placeholder)
-	if err != nil {
-		log.Fatal(err)
-	}
-	r := httptest.NewRequest(http.MethodPost, "/transfers", strings.NewReader(`{"from":"0042"}`))
-	r.Header.Set("Content-Type", "application/json")
-	fmt.Println(template.Keys(r))
-	// Output: [account:42] <nil>
-}
-
 // An operator's tool computes the key under which the response to a delivery is remembered, as redlock inspect --id does.
 func ExampleDelivery_Key() {
 	locker := newExampleLocker()

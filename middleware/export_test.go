@@ -10,28 +10,35 @@ import (
 
 // These are what package internal/engine has of this package.
 var (
-	RefusalOf = refusalOf
-	MayChange = mayChange
-	Outcomes  = allOutcomes
-	Reasons   = allReasons
-	Presets   = presetNames
-	PresetOf  = presetOf
-	NewGuard  = func(rule Rule) *compiled { return newGuard(rule) }
+	RefusalOf      = refusalOf
+	MayChange      = mayChange
+	Outcomes       = allOutcomes
+	Reasons        = allReasons
+	Presets        = presetNames
+	PresetOf       = presetOf
+	Placeholder    = placeholder
+	ParseTemplate  = parseTemplate
+	IdempotencyKey = idempotencyKey
+	NewGuard       = func(rule Rule) *compiled { return newGuard(rule) }
 )
 
 type (
 	Refusal     = *refusalError
+	Template    = keyTemplate
+	KeyError    = keyError
 	Requirement = parts.Requirement
 )
 
 // Compile returns what serves requests by a rule, without a Locker.
-func Compile(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (serializer, error) {
-	c, err := compile(rule, nil, placeholder)
+func Compile(rule Rule) (serializer, error) {
+	c, err := compile(rule, nil, (*Rule).placeholder)
 	return serializer{c}, err
 }
 
 // CompileFunc is Compile with a function in place of the templates, as NewFunc has it.
-func CompileFunc(rule Rule, key KeyFunc) serializer { return serializer{mustCompile(rule, key.Keys)} }
+func CompileFunc(rule Rule, key KeyFunc) serializer {
+	return serializer{mustCompile(rule, onlyKey(key))}
+}
 
 // Explain returns the keys that New, with this template and this rule, would lock for a request.
 func Explain(template string, r *http.Request, rule Rule) explanation {
@@ -64,7 +71,7 @@ func (b *Budget) Usage() (used, size int64) { return b.usage() }
 
 // KeysOf derives the keys of a request from several templates.
 func KeysOf(r *http.Request, texts ...string) ([]string, error) {
-	all, err := parseTemplates(texts, Placeholder)
+	all, err := parseTemplates(texts, placeholder)
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,7 @@ func ok(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "serv
 // wrong returns why a rule can't be used, or nil.
 func wrong(rule middleware.Rule) error {
 	rule.Keys = append(rule.Keys, "k")
-	_, err := middleware.Compile(rule, (*middleware.Rule).Placeholder)
+	_, err := middleware.Compile(rule)
 	return err
 }
 

@@ -13,7 +13,42 @@
 // The middleware takes the lock before the handler runs, renews it while the handler runs (for five minutes at most: MaxHold), and
 // releases it when the handler has returned. A second request with the same key waits for at most two seconds, and is then refused
 // with 423. Without Wait it is refused at once. A key can be made of the path, headers, cookies, the query and fields of the body:
-// see Template. NewFunc takes a function in place of a template.
+// see Key templates. NewFunc takes a function in place of a template.
+//
+// # Key templates
+//
+// A template is text with placeholders in braces, such as "order:{path.1:int}". A literal brace is written \{ or \}. Without a body to read there are:
+//
+//	{path.NAME}  the wildcard NAME of the pattern that matched (http.ServeMux, chi, …)
+//	{path.N}     segment N of the path, from 0: {path.1} of /orders/42 is 42. A path that is not clean,
+//	             such as /orders//42 or /./orders/42, has no key
+//	{path}       the whole path
+//	{header.X}   the header X
+//	{query.X}    the parameter X of the query
+//	{cookie.X}   the cookie X
+//	{method}     the method
+//	{host}       the requested host, without its port
+//
+// These make the middleware read the body:
+//
+//	{body.a.b}          the field b of the object a in JSON, or the field a.b or a[b] of a form;
+//	                    a number is the index of an element of an array
+//	{body.items[].id}   the field id of each element of the list items. Each value makes a key of its own.
+//	                    It is an error if only some of the elements have the field
+//	{json.a} {form.a}   the same, but only in JSON, or only in a form
+//	{payload.a}         a field of the JSON in the field payload of a form, as GitHub and Slack send it
+//
+// And every placeholder can be combined:
+//
+//	{a|b}        the first of a and b that the request has
+//	{a|name=b}   the same, with "name=" before the value of b, so that it can't equal a value of a
+//	{a&b}        all of a and b that the request has. Each value makes a key of its own. It is for senders that
+//	             you trust: a client that leaves out a or b locks fewer keys
+//	{a:int}      a, if it is a whole number; other kinds are int64, uuid and id
+//
+// All texts that upstreams may take for the same value make one key (docs/keys.md has the table), and different values make different keys: every
+// byte of a value except letters, digits and "-._~" is written as %XX. A "-", ".", "_" or "~" is written as %XX, too, if it separates two placeholders
+// of the template. So "{query.a}:{query.b}" makes "x%3Ay:z" of "x:y" and "z", and "x:y%3Az" of "x" and "y:z".
 //
 // # In the handler
 //
@@ -73,8 +108,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// New returns a middleware that serializes requests by the key that a template makes of them; see Template and Placeholder. Rule.Keys may add
-// templates.
+// New returns a middleware that serializes requests by the key that a template makes of them; see Key templates above. Rule.Keys
+// may add templates.
 //
 //	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Wait: 2 * time.Second})
 //	mux.Handle("POST /orders/{id}/pay", serialize(pay))
@@ -100,11 +135,11 @@ func NewFunc(locker *redlock.Locker, key KeyFunc, rule Rule) func(http.Handler) 
 		panic("middleware: the KeyFunc is nil")
 	}
 	rule.Name = cmp.Or(rule.Name, nameOfFunc(key))
-	return mustCompile(rule.of(locker), key.Keys).middleware(locker)
+	return mustCompile(rule.of(locker), onlyKey(key)).middleware(locker)
 }
 
 func mustCompile(rule Rule, derive keysFunc) *compiled {
-	c, err := compile(rule, derive, (*Rule).Placeholder)
+	c, err := compile(rule, derive, (*Rule).placeholder)
 	if err != nil {
 		panic(fmt.Sprintf("middleware: %v", err))
 	}

@@ -209,7 +209,7 @@ func detailOfRequest(err error) string {
 	case errors.Is(err, context.Canceled):
 		why = "the client left before its body was read"
 	}
-	var part *KeyError
+	var part *keyError
 	switch {
 	case errors.As(err, &part):
 		return "key part {" + part.Placeholder + "}: " + why

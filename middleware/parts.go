@@ -18,7 +18,17 @@ func init() {
 			}
 			return serializer{c}, nil
 		},
-		Name:      Rule.name,
+		Name:          Rule.name,
+		Placeholder:   placeholder,
+		PlaceholderOf: (*Rule).placeholder,
+		ParseTemplate: func(text string, placeholder func(name string) (KeyFunc, error)) (parts.Template, error) {
+			t, err := parseTemplate(text, placeholder)
+			if err != nil {
+				return nil, err
+			}
+			return t, nil
+		},
+
 		RefusalOf: func(ctx context.Context, err error) parts.Refusal[Turn] { return refusalOf(ctx, err) },
 		Guard: func(rule Rule) func(*http.Request, func(*http.Request) bool) parts.Refusal[Turn] {
 			return newGuard(rule).guard

@@ -408,9 +408,9 @@ func (rule *Rule) checkNeeds(remembers bool) error {
 	return nil
 }
 
-// Placeholder is the function Placeholder, except that it refuses the FenceHeader, the KeyHeader and the SlotHeader of the rule. The rule removes
+// placeholder is the function placeholder, except that it refuses the FenceHeader, the KeyHeader and the SlotHeader of the rule. The rule removes
 // these headers from each request before it reads anything.
-func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
+func (rule *Rule) placeholder(name string) (KeyFunc, error) {
 	if header, ok := strings.CutPrefix(name, "header."); ok {
 		switch {
 		case fold.SameHeader(header, cmp.Or(rule.FenceHeader, DefaultFenceHeader)):
@@ -421,7 +421,7 @@ func (rule *Rule) Placeholder(name string) (KeyFunc, error) {
 			return nil, errors.New("this is the key_header, which is removed from each request; read another header, or choose another key_header")
 		}
 	}
-	return Placeholder(name)
+	return placeholder(name)
 }
 
 func (rule *Rule) scopeIsAuthorization() bool {

@@ -25,33 +25,11 @@ import (
 // a part of the key. Any other error means that it isn't certain which key the request has. In both cases the request is refused with 400.
 type KeyFunc func(*http.Request) (string, error)
 
-// PlaceholderFunc returns the function that reads the value of a placeholder, given its name without braces. The function Placeholder is
-// the PlaceholderFunc for net/http.
-type PlaceholderFunc func(name string) (KeyFunc, error)
+// placeholderFunc returns the function that reads the value of a placeholder, given its name without braces.
+type placeholderFunc func(name string) (KeyFunc, error)
 
-// Template is a key template: text with placeholders in braces, such as "order:{path.1:int}". A literal brace is written \{ or \}.
-//
-// Different values make different keys. In each value every byte except letters, digits and "-._~" is written as %XX. A "-", ".", "_"
-// or "~" is written as %XX, too, if it separates two placeholders of the template. For example, "{query.a}:{query.b}" makes "x%3Ay:z" of
-// "x:y" and "z", and "x:y%3Az" of "x" and "y:z".
-//
-// Besides the placeholders of its PlaceholderFunc, a template can have these, which make it read the body:
-//
-//	{body.a.b}          the field b of the object a in JSON, or the field a.b or a[b] of a form;
-//	                    a number is the index of an element of an array
-//	{body.items[].id}   the field id of each element of the list items. Each value makes a key of its own.
-//	                    It is an error if only some of the elements have the field
-//	{json.a} {form.a}   the same, but only in JSON, or only in a form
-//	{payload.a}         a field of the JSON in the field payload of a form, as GitHub and Slack send it
-//
-// And every placeholder can be combined:
-//
-//	{a|b}        the first of a and b that the request has
-//	{a|name=b}   the same, with "name=" before the value of b, so that it can't equal a value of a
-//	{a&b}        all of a and b that the request has. Each value makes a key of its own. It is for senders that
-//	             you trust: a client that leaves out a or b locks fewer keys
-//	{a:int}      a, if it is a whole number; other kinds are int64, uuid and id
-type Template struct {
+// keyTemplate is a key template, as the comment of the package describes it.
+type keyTemplate struct {
 	parts     []part
 	set       *fieldSet // the body fields of this template and of the rule's other templates
 	readsBody bool
@@ -77,17 +55,16 @@ type source struct {
 	exact bool   // the value isn't folded
 }
 
-// ParseTemplate parses a template. It calls compile for each placeholder that isn't a field of the body. For
-// net/http, pass Placeholder as compile.
-func ParseTemplate(text string, compile PlaceholderFunc) (*Template, error) {
-	t := &Template{each: -1, set: new(fieldSet)}
+// parseTemplate parses a template. It calls compile for each placeholder that isn't a field of the body.
+func parseTemplate(text string, compile placeholderFunc) (*keyTemplate, error) {
+	t := &keyTemplate{each: -1, set: new(fieldSet)}
 	if err := t.parse(text, compile); err != nil {
 		return nil, fmt.Errorf("key template %q: %w", text, err)
 	}
 	return t, nil
 }
 
-func (t *Template) parse(text string, compile PlaceholderFunc) error {
+func (t *keyTemplate) parse(text string, compile placeholderFunc) error {
 	if text == "" {
 		return errors.New("must not be empty")
 	}
@@ -125,7 +102,7 @@ func (t *Template) parse(text string, compile PlaceholderFunc) error {
 	return nil
 }
 
-func (t *Template) addPlaceholder(name string, compile PlaceholderFunc) error {
+func (t *keyTemplate) addPlaceholder(name string, compile placeholderFunc) error {
 	p := part{name: name}
 	for alternative := range strings.SplitSeq(name, "|") {
 		var together []source
@@ -150,7 +127,7 @@ func (t *Template) addPlaceholder(name string, compile PlaceholderFunc) error {
 }
 
 // setEach notes that the next placeholder may have several values. It returns an error if there is such a placeholder already.
-func (t *Template) setEach() error {
+func (t *keyTemplate) setEach() error {
 	if t.each >= 0 && t.each < len(t.parts) {
 		return errors.New("only one placeholder may have [] or &; name a second key for the others")
 	}
@@ -159,7 +136,7 @@ func (t *Template) setEach() error {
 }
 
 // source parses one alternative of a placeholder. isNew is false if the alternative was joined to the one before it.
-func (t *Template) source(text string, p *part, compile PlaceholderFunc) (s source, isNew bool, err error) {
+func (t *keyTemplate) source(text string, p *part, compile placeholderFunc) (s source, isNew bool, err error) {
 	if label, rest, ok := strings.Cut(text, "="); ok && label != "" && strings.Trim(label, labelLetters) == "" {
 		s.label, text = label+string(labelEnd), rest
 	}
@@ -214,7 +191,7 @@ var (
 )
 
 // WithoutKind returns the names of the placeholders that accept any text from a client.
-func (t *Template) WithoutKind() (names []string) {
+func (t *keyTemplate) WithoutKind() (names []string) {
 	for _, p := range t.parts {
 		for _, s := range slices.Concat(p.sources...) {
 			if s.kind == "" && ofClient.MatchString(s.name) {
@@ -244,7 +221,7 @@ func cutKind(text string) (name, kind string, err error) {
 
 // addLiteral adds the text before the placeholder next. If next isn't the first placeholder, the text must contain a byte that no escaped value
 // contains. So it is certain where the value before the text ends.
-func (t *Template) addLiteral(text, next string) error {
+func (t *keyTemplate) addLiteral(text, next string) error {
 	if len(t.parts) > 0 {
 		separates := false
 		for _, c := range []byte(text) {
@@ -265,7 +242,7 @@ func (t *Template) addLiteral(text, next string) error {
 
 // exactKey returns a KeyFunc for a template from parseExact. The value of a single placeholder stays as it is; in a longer template
 // the values are escaped, as in keys.
-func (t *Template) exactKey() KeyFunc {
+func (t *keyTemplate) exactKey() KeyFunc {
 	if !t.isValue() {
 		return t.Key
 	}
@@ -279,7 +256,7 @@ func (t *Template) exactKey() KeyFunc {
 }
 
 // setExact turns folding off, for values that must not be confused with other values.
-func (t *Template) setExact() {
+func (t *keyTemplate) setExact() {
 	for _, p := range t.parts {
 		for _, together := range p.sources {
 			for i := range together {
@@ -290,13 +267,13 @@ func (t *Template) setExact() {
 }
 
 // isValue reports whether the template is a single placeholder without labels.
-func (t *Template) isValue() bool {
+func (t *keyTemplate) isValue() bool {
 	labeled := func(s source) bool { return s.label != "" }
 	return len(t.parts) == 1 && !slices.ContainsFunc(t.parts[0].sources, func(together []source) bool { return slices.ContainsFunc(together, labeled) })
 }
 
 // Global reports whether the template has no placeholder, so that all requests share one lock.
-func (t *Template) Global() bool {
+func (t *keyTemplate) Global() bool {
 	for _, p := range t.parts {
 		if p.sources != nil {
 			return false
@@ -311,22 +288,22 @@ var ErrMissingKey = fields.ErrMissing
 // ErrAmbiguousKey reports that a request gives a part of its key more than once: the lock could be on one value while the handler reads another.
 var ErrAmbiguousKey = fields.ErrAmbiguous
 
-// KeyError names the part of the key for which a request has no certain value. It contains no value from the request.
-type KeyError struct {
+// keyError names the part of the key for which a request has no certain value. It contains no value from the request.
+type keyError struct {
 	Placeholder string // without braces
 	Err         error
 }
 
-func (e *KeyError) Error() string { return "key part {" + e.Placeholder + "}: " + e.Err.Error() }
+func (e *keyError) Error() string { return "key part {" + e.Placeholder + "}: " + e.Err.Error() }
 
 // Unwrap returns ErrMissingKey, ErrAmbiguousKey, or an error for another fault of the value.
-func (e *KeyError) Unwrap() error { return e.Err }
+func (e *keyError) Unwrap() error { return e.Err }
 
 // ReadsBody reports whether a key of the template may contain a field of the body.
-func (t *Template) ReadsBody() bool { return t.readsBody }
+func (t *keyTemplate) ReadsBody() bool { return t.readsBody }
 
 // needsBody reports whether a placeholder of the template has no alternative outside of the body.
-func (t *Template) needsBody() bool {
+func (t *keyTemplate) needsBody() bool {
 	inBody := func(s source) bool { return s.value == nil }
 	return slices.ContainsFunc(t.parts, func(p part) bool {
 		return p.sources != nil && !slices.ContainsFunc(p.sources, func(together []source) bool { return !slices.ContainsFunc(together, inBody) })
@@ -334,7 +311,7 @@ func (t *Template) needsBody() bool {
 }
 
 // in returns the body fields of a request that the template needs.
-func (t *Template) in(r *http.Request) *bodyFields {
+func (t *keyTemplate) in(r *http.Request) *bodyFields {
 	if t.readsBody {
 		if b, ok := r.Body.(*body); ok && b.parsed != nil && b.parsed.of == t.set {
 			return b.parsed
@@ -343,21 +320,8 @@ func (t *Template) in(r *http.Request) *bodyFields {
 	return &bodyFields{request: r, fields: t.set.fields, of: t.set}
 }
 
-// Placeholder is the PlaceholderFunc of net/http. It knows these placeholders:
-//
-//	{path.N}     segment N of the path, from 0: {path.1} of /orders/42 is 42. A path that is not clean,
-//	             such as /orders//42 or /./orders/42, has no key
-//	{path.NAME}  the wildcard NAME of the pattern that matched (http.ServeMux, chi, …)
-//	{path}       the whole path
-//	{header.X}   the header X
-//	{query.X}    the parameter X of the query
-//	{cookie.X}   the cookie X
-//	{method}     the method
-//	{host}       the requested host, without its port
-//
-// If a request gives a value more than once, the error is ErrAmbiguousKey. A template folds the values: all texts that upstreams may
-// take for the same value make one key. docs/keys.md has the table.
-func Placeholder(name string) (KeyFunc, error) {
+// placeholder is the placeholderFunc of net/http. If a request gives a value more than once, the error is ErrAmbiguousKey.
+func placeholder(name string) (KeyFunc, error) {
 	kind, arg, _ := strings.Cut(name, ".")
 	switch {
 	case name == "method":
@@ -616,17 +580,17 @@ func cookieValue(text string) (string, error) {
 	return value, nil
 }
 
-// Key returns the lock key of a request, for a template that makes only one key. The error is a *KeyError.
-func (t *Template) Key(r *http.Request) (string, error) {
+// Key returns the lock key of a request, for a template that makes only one key. The error is a *keyError.
+func (t *keyTemplate) Key(r *http.Request) (string, error) {
 	if t.each >= 0 {
-		return "", &KeyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
+		return "", &keyError{Placeholder: t.parts[t.each].name, Err: ErrAmbiguousKey}
 	}
 	return t.key(t.in(r))
 }
 
 // Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. For JSON that can also be
-// read as a form, it returns the keys of both readings, because some frameworks ignore the Content-Type. The error is a *KeyError.
-func (t *Template) Keys(r *http.Request) ([]string, error) {
+// read as a form, it returns the keys of both readings, because some frameworks ignore the Content-Type. The error is a *keyError.
+func (t *keyTemplate) Keys(r *http.Request) ([]string, error) {
 	from := t.in(r)
 	if t.readsBody || t.each >= 0 {
 		return t.all(from)
@@ -639,7 +603,7 @@ func (t *Template) Keys(r *http.Request) ([]string, error) {
 }
 
 // key returns the key of a template whose placeholders have one value each.
-func (t *Template) key(from *bodyFields) (string, error) {
+func (t *keyTemplate) key(from *bodyFields) (string, error) {
 	key, one := make([]byte, 0, maxKey), [1]string{} // with fixed sizes, neither is allocated on the heap
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -657,7 +621,7 @@ func (t *Template) key(from *bodyFields) (string, error) {
 }
 
 // all returns the keys for all combinations of the values.
-func (t *Template) all(from *bodyFields) ([]string, error) {
+func (t *keyTemplate) all(from *bodyFields) ([]string, error) {
 	keys := [][]byte{nil}
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -669,7 +633,7 @@ func (t *Template) all(from *bodyFields) ([]string, error) {
 		}
 		some, err := p.values(from, nil)
 		if err == nil && len(keys)*len(some) > maxKeys {
-			err = &KeyError{Placeholder: p.name, Err: errTooManyKeys}
+			err = &keyError{Placeholder: p.name, Err: errTooManyKeys}
 		}
 		if err != nil {
 			return nil, err
@@ -711,7 +675,7 @@ func (p *part) values(from *bodyFields, room []string) (values []string, err err
 		values, err = from.withForm(p, values, err)
 	}
 	if err != nil {
-		return nil, &KeyError{Placeholder: p.name, Err: err}
+		return nil, &keyError{Placeholder: p.name, Err: err}
 	}
 	return values, nil
 }
@@ -801,7 +765,7 @@ func (s *source) fold(values []string) (folded []string, err error) {
 }
 
 // escape appends a value to a key: escaped, and with "=" after the value's label, if it has one.
-func (t *Template) escape(key []byte, value string) []byte {
+func (t *keyTemplate) escape(key []byte, value string) []byte {
 	const hex = "0123456789ABCDEF"
 	for _, c := range []byte(value) {
 		if c == labelEnd {
@@ -826,19 +790,21 @@ var errTooManyKeys = fields.ErrTooMany
 // only one. The caller may change the slices. Errors are as for a KeyFunc.
 type keysFunc func(*http.Request) (keys []string, from []int, err error)
 
-// Keys makes a KeyFunc usable as a keysFunc.
-func (key KeyFunc) Keys(r *http.Request) ([]string, []int, error) {
-	k, err := key(r)
-	if err != nil {
-		return nil, nil, err
+// onlyKey makes a keysFunc of a KeyFunc.
+func onlyKey(key KeyFunc) keysFunc {
+	return func(r *http.Request) ([]string, []int, error) {
+		k, err := key(r)
+		if err != nil {
+			return nil, nil, err
+		}
+		return []string{k}, nil, nil
 	}
-	return []string{k}, nil, nil
 }
 
 // templates are the key templates of a rule: a request has the keys of all of them.
-type templates []*Template
+type templates []*keyTemplate
 
-func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) {
+func parseTemplates(texts []string, compile placeholderFunc) (templates, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("no key template")
 	}
@@ -848,7 +814,7 @@ func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) 
 	all := make(templates, len(texts))
 	for i, text := range texts {
 		var err error
-		if all[i], err = ParseTemplate(text, compile); err != nil {
+		if all[i], err = parseTemplate(text, compile); err != nil {
 			return nil, err
 		}
 	}
@@ -856,9 +822,9 @@ func parseTemplates(texts []string, compile PlaceholderFunc) (templates, error) 
 }
 
 // Global reports whether one of the templates has no placeholder, so that all requests share the lock on its key.
-func (t templates) Global() bool { return slices.ContainsFunc(t, (*Template).Global) }
+func (t templates) Global() bool { return slices.ContainsFunc(t, (*keyTemplate).Global) }
 
-// Keys derives the lock keys of a request, at least one from each template. The error is a *KeyError.
+// Keys derives the lock keys of a request, at least one from each template. The error is a *keyError.
 func (t templates) Keys(r *http.Request) (keys []string, from []int, err error) {
 	if len(t) == 1 {
 		keys, err = t[0].Keys(r)

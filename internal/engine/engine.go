@@ -9,6 +9,7 @@ import (
 
 type (
 	Serializer  = parts.Serializer[middleware.Rule, redlock.Locker]
+	Template    = parts.Template
 	Explanation = parts.Explanation
 	Refusal     = parts.Refusal[middleware.Turn]
 	Required    = parts.Required[middleware.Turn]
@@ -24,6 +25,14 @@ var (
 	Compile = all.Compile
 	// Name identifies a rule in errors, logs, metrics and traces.
 	Name = all.Name
+
+	// Placeholder returns the function that reads the value of a placeholder of net/http, given its name without braces.
+	Placeholder = all.Placeholder
+	// PlaceholderOf is Placeholder, except that it refuses the FenceHeader, the KeyHeader and the SlotHeader of the rule, which the rule removes from
+	// each request before it reads anything.
+	PlaceholderOf = all.PlaceholderOf
+	// ParseTemplate parses a template. It calls placeholder for each placeholder that isn't a field of the body.
+	ParseTemplate = all.ParseTemplate
 
 	// RefusalOf returns the refusal that a rule without settings would have for an error of package redlock. ctx is the request's context. It is for
 	// handlers that call a Locker themselves.

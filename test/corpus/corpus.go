@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -86,7 +87,7 @@ func (c *Checker) Check(sent Request) error {
 	if err != nil {
 		return err
 	}
-	value, err := middleware.ParseTemplate("{value}", func(string) (middleware.KeyFunc, error) {
+	value, err := engine.ParseTemplate("{value}", func(string) (middleware.KeyFunc, error) {
 		return func(*http.Request) (string, error) { return sent.ID, nil }, nil
 	})
 	if err != nil {

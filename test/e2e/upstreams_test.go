@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -195,7 +196,7 @@ func lockedProxy(t *testing.T, template, upstream string, inside func(*http.Resp
 // folded returns the key that a value makes.
 func folded(t *testing.T, value string) string {
 	t.Helper()
-	template, err := middleware.ParseTemplate("{value}", func(string) (middleware.KeyFunc, error) {
+	template, err := engine.ParseTemplate("{value}", func(string) (middleware.KeyFunc, error) {
 		return func(*http.Request) (string, error) { return value, nil }, nil
 	})
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/engine"
-	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
 // Each of GitHub's own examples has a key, that of the repository if it has one.
@@ -104,7 +103,7 @@ func fromGitHub(contentType, body string) *http.Request {
 
 func keysFor(t *testing.T, template string, r *http.Request) string {
 	t.Helper()
-	parsed, err := middleware.ParseTemplate(template, middleware.Placeholder)
+	parsed, err := engine.ParseTemplate(template, engine.Placeholder)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,10 @@ type Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, Locker any] struct {
 	Compile func(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (Serializer[Rule, Locker], error)
 	Name    func(Rule) string
 
+	Placeholder   func(name string) (KeyFunc, error)
+	PlaceholderOf func(rule *Rule, name string) (KeyFunc, error)
+	ParseTemplate func(text string, placeholder func(name string) (KeyFunc, error)) (Template, error)
+
 	RefusalOf func(ctx context.Context, err error) Refusal[Turn]
 	Guard     func(Rule) func(r *http.Request, matters func(*http.Request) bool) Refusal[Turn]
 	Require   func(Rule, Requirement) (Required[Turn], error)
@@ -57,6 +61,17 @@ type Serializer[Rule, Locker any] interface {
 	Warnings() []string
 	// UpstreamHeaders returns the headers that the rule may set for its upstream.
 	UpstreamHeaders() []string
+}
+
+// Template is a key template.
+type Template interface {
+	// Key returns the lock key of a request, for a template that makes only one key.
+	Key(*http.Request) (string, error)
+	// Keys returns the lock keys of a request: several if the template has a placeholder with [] or &. For JSON that can also be read as a form, it
+	// returns the keys of both readings, because some frameworks ignore the Content-Type.
+	Keys(*http.Request) ([]string, error)
+	// WithoutKind returns the names of the placeholders that accept any text from a client.
+	WithoutKind() []string
 }
 
 // Explanation says what a rule would do with a request.

@@ -97,7 +97,7 @@ func TestParsedRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = engine.Compile(settings, (*middleware.Rule).Placeholder)
+		_, err = engine.Compile(settings, engine.PlaceholderOf)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
