@@ -29,7 +29,7 @@ func Example() {
 
 	pay := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	var mux http.ServeMux
-	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}", middleware.Rule{Observer: m, Name: "pay"})(pay))
+	mux.Handle("POST /orders/{id}/pay", middleware.New(locker, "order:{path.id:int}", middleware.Rule{Observer: m.Rules(), Name: "pay"})(pay))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 
 	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil))

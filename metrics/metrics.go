@@ -5,7 +5,7 @@
 //	locker, err := redlock.Open(urls, redlock.WithObserver(m.Observer()))
 //	…
 //	m.Watch(locker)
-//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Observer: m})
+//	serialize := middleware.New(locker, "order:{path.id:int}", middleware.Rule{Observer: m.Rules()})
 //
 // docs/operations.md lists the metrics. No label has a key, a value of a request, or a password: the labels are the rules' names,
 // which come from the configuration, the masters' addresses, and words from fixed lists. So the number of series depends on the
@@ -22,8 +22,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// Metrics are the metrics of all Lockers and rules of a process. They are a prometheus.Collector, and the middleware.Observer of
-// any number of rules.
+// Metrics are the metrics of all Lockers and rules of a process. They are a prometheus.Collector.
 type Metrics struct {
 	rules  *rules
 	locks  *locks

@@ -103,8 +103,8 @@ func requireSeries(t testing.TB, m *metrics.Metrics, want map[string]float64) {
 }
 
 // orders serializes requests by the header Order.
-func orders(l *redlock.Locker, m middleware.Observer, h http.HandlerFunc, rule middleware.Rule) http.Handler {
-	rule.Observer, rule.Name = m, "pay"
+func orders(l *redlock.Locker, m *metrics.Metrics, h http.HandlerFunc, rule middleware.Rule) http.Handler {
+	rule.Observer, rule.Name = m.Rules(), "pay"
 	return middleware.New(l, "order:{header.Order}", rule)(h)
 }
 
@@ -352,7 +352,7 @@ func TestSeriesOfWhatARuleCanDo(t *testing.T) {
 	l := newLocker(t, m, live)
 	of := func(rule middleware.Rule) map[string]bool {
 		t.Helper()
-		rule.Name, rule.Observer = "rule", m
+		rule.Name = "rule"
 		observer, release := m.Rule(rule.Name)
 		defer release()
 		rule.Observer = observer
@@ -459,7 +459,7 @@ func TestNoAllocation(t *testing.T) {
 	m := metrics.New("redlock")
 	one, release := m.Rule("pay")
 	defer release()
-	for name, o := range map[string]middleware.Observer{"all rules": m, "one rule": one} {
+	for name, o := range map[string]middleware.Observer{"all rules": m.Rules(), "one rule": one} {
 		if n := testing.AllocsPerRun(1000, func() {
 			o.Waits("pay", 1)
 			o.Waits("pay", -1)
@@ -482,7 +482,7 @@ func BenchmarkRequest(b *testing.B) {
 			m := metrics.New("redlock")
 			if name == "with" {
 				opts = append(opts, redlock.WithObserver(m.Observer()))
-				rule.Observer = m
+				rule.Observer = m.Rules()
 			}
 			l, err := redlock.Open(live[:1], opts...)
 			if err != nil {

@@ -198,6 +198,9 @@ func (r *rule) Quota(_ string, refusals bool, used, size int64) {
 	s.quotaUsed[kind].Set(float64(used))
 }
 
+// Rules returns the Observer of all rules that stay as long as the program.
+func (m *Metrics) Rules() middleware.Observer { return m.rules }
+
 // Rule returns the Observer of a rule with this name, for programs whose rules come and go. The series of a name exist until
 // release has been called for each call of Rule; requests that still run then are not counted any more.
 func (m *Metrics) Rule(name string) (o middleware.Observer, release func()) {
@@ -246,33 +249,26 @@ func (s *rules) rule(name string) *rule {
 	return r
 }
 
-// Begin implements middleware.Observer.
-func (m *Metrics) Begin(rule string, can middleware.Possible) { m.rules.rule(rule).Begin(rule, can) }
+func (s *rules) Begin(rule string, can middleware.Possible) { s.rule(rule).Begin(rule, can) }
 
-// Waits implements middleware.Observer.
-func (m *Metrics) Waits(rule string, n int) { m.rules.rule(rule).Waits(rule, n) }
+func (s *rules) Waits(rule string, n int) { s.rule(rule).Waits(rule, n) }
 
-// Acquired implements middleware.Observer.
-func (m *Metrics) Acquired(rule string, waited time.Duration) {
-	m.rules.rule(rule).Acquired(rule, waited)
+func (s *rules) Acquired(rule string, waited time.Duration) {
+	s.rule(rule).Acquired(rule, waited)
 }
 
-// Done implements middleware.Observer.
-func (m *Metrics) Done(rule string, outcome middleware.Outcome, held time.Duration) {
-	m.rules.rule(rule).Done(rule, outcome, held)
+func (s *rules) Done(rule string, outcome middleware.Outcome, held time.Duration) {
+	s.rule(rule).Done(rule, outcome, held)
 }
 
-// Passed implements middleware.Observer.
-func (m *Metrics) Passed(rule string, outcome middleware.Outcome) {
-	m.rules.rule(rule).Passed(rule, outcome)
+func (s *rules) Passed(rule string, outcome middleware.Outcome) {
+	s.rule(rule).Passed(rule, outcome)
 }
 
-// Remembered implements middleware.Observer.
-func (m *Metrics) Remembered(rule string, bytes int, why middleware.Reason) {
-	m.rules.rule(rule).Remembered(rule, bytes, why)
+func (s *rules) Remembered(rule string, bytes int, why middleware.Reason) {
+	s.rule(rule).Remembered(rule, bytes, why)
 }
 
-// Quota implements middleware.Observer.
-func (m *Metrics) Quota(rule string, refusals bool, used, size int64) {
-	m.rules.rule(rule).Quota(rule, refusals, used, size)
+func (s *rules) Quota(rule string, refusals bool, used, size int64) {
+	s.rule(rule).Quota(rule, refusals, used, size)
 }
