@@ -158,10 +158,7 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 		if k == "" {
 			return nil, nil, ErrMissingKey
 		}
-		if len(k) > maxKey {
-			sum := sha256.Sum256([]byte(k))
-			keys[i] = "sha256:" + hex.EncodeToString(sum[:])
-		}
+		keys[i] = short(k)
 	}
 	if len(c.Concurrency) > 1 {
 		most = c.Concurrency.byKey(keys, from)
@@ -171,6 +168,15 @@ func (c *compiled) deriveKeys(r *http.Request) (keys []string, most map[string]i
 		return nil, nil, errTooManyKeys
 	}
 	return keys, most, nil
+}
+
+// short returns a key as it is locked: a hash of it if it is long.
+func short(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // passes reports whether a request without a key is served without a lock; missing is the error for the key. Whatever OnMissingKey is, a CORS

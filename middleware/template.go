@@ -35,6 +35,7 @@ type keyTemplate struct {
 	readsBody bool
 	each      int // the index of the part that may have several values; -1 for none
 	escaped   [256]bool
+	given     func(name string, f fields.Field) KeyFunc // reads a field of the body for Key; nil: the body of the request is read
 }
 
 // part is a piece of a template: literal text, or a placeholder.
@@ -168,6 +169,10 @@ func (t *keyTemplate) source(text string, p *part, compile placeholderFunc) (s s
 		if err := t.setEach(); err != nil {
 			return s, false, err
 		}
+	}
+	if t.given != nil {
+		s.value = t.given(text, f)
+		return s, true, nil
 	}
 	if last := len(p.sources) - 1; last >= 0 && !strings.Contains(p.name, "&") {
 		before := p.sources[last][0]
@@ -371,8 +376,10 @@ func placeholder(name string) (KeyFunc, error) {
 		name := fields.NameOf(string(fields.AppendUnescaped(nil, []byte(arg)))) // read the name as the names in requests are read
 		return func(r *http.Request) (string, error) { return cookie(r, arg, name) }, nil
 	}
-	return nil, fmt.Errorf("unknown placeholder {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", name)
+	return nil, fmt.Errorf("%w {%s}; want {path.N}, {path.NAME}, {path}, {header.X}, {query.X}, {cookie.X}, {method} or {host}", errUnknown, name)
 }
+
+var errUnknown = errors.New("unknown placeholder")
 
 var errBlank = errors.New("a space stands before or after the name; take it out")
 

@@ -3,15 +3,18 @@
 package fields
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
+	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 )
 
 const (
@@ -119,6 +122,34 @@ func (f *Field) split() (list, rest []step) {
 		n--
 	}
 	return f.path[:n], f.path[n:]
+}
+
+// Text returns the value that the field has in a body with this text in its place, or why it has none.
+func (f *Field) Text(text string) (string, error) {
+	var found []Found
+	var err error
+	if f.Format == grammar.Urlencoded {
+		found, err = InForm([]byte(url.QueryEscape(f.name)+"="+url.QueryEscape(text)), []Field{*f})
+	} else {
+		var document any = text
+		for _, s := range slices.Backward(f.path) {
+			if s.each {
+				document = []any{document}
+			} else {
+				document = map[string]any{s.name: document}
+			}
+		}
+		raw, _ := json.Marshal(document) // never an error for texts
+		found, err = InJSON(raw, []Field{*f})
+	}
+	if err != nil {
+		return "", err
+	}
+	values, err := found[0].Result()
+	if err != nil {
+		return "", err
+	}
+	return values[0], nil
 }
 
 func arrayIndex(name string) int {
