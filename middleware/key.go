@@ -20,6 +20,15 @@ import (
 // A placeholder with [] or & takes one value here, and so makes one of the request's keys. The error names a value that is missing, or that the
 // template doesn't read. It contains no value.
 func Key(template string, values map[string]string) (string, error) {
+	keys, err := Keys([]string{template}, values)
+	if err != nil {
+		return "", err
+	}
+	return keys[0], nil
+}
+
+// Keys is Key for several templates, each of which may read some of the values.
+func Keys(templates []string, values map[string]string) (keys []string, err error) {
 	var names []string
 	given := func(name string, read func(value string) (string, error)) KeyFunc {
 		names = append(names, name)
@@ -31,35 +40,41 @@ func Key(template string, values map[string]string) (string, error) {
 			return read(value)
 		}
 	}
-	t := &keyTemplate{each: -1, set: new(fieldSet), given: func(name string, f fields.Field) KeyFunc { return given(name, f.Text) }}
-	err := t.parse(template, func(name string) (KeyFunc, error) {
-		short := strings.TrimPrefix(strings.TrimPrefix(name, "http.request."), "uri.") // Caddy's names in JSON
-		short = anySegment.ReplaceAllString(short, "path.0")                           // all segments are read in the same way
-		read, err := placeholder(short)
-		switch {
-		case errors.Is(err, errUnknown):
-			return given(name, func(value string) (string, error) { return value, nil }), nil
-		case err != nil:
-			return nil, err
+	parsed := make([]*keyTemplate, len(templates))
+	for i, text := range templates {
+		parsed[i] = &keyTemplate{each: -1, set: new(fieldSet), given: func(name string, f fields.Field) KeyFunc { return given(name, f.Text) }}
+		err := parsed[i].parse(text, func(name string) (KeyFunc, error) {
+			short := strings.TrimPrefix(strings.TrimPrefix(name, "http.request."), "uri.") // Caddy's names in JSON
+			short = anySegment.ReplaceAllString(short, "path.0")                           // all segments are read in the same way
+			read, err := placeholder(short)
+			switch {
+			case errors.Is(err, errUnknown):
+				return given(name, func(value string) (string, error) { return value, nil }), nil
+			case err != nil:
+				return nil, err
+			}
+			return given(name, func(value string) (string, error) { return read(requestWith(short, value)) }), nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("key template %q: %w", text, err)
 		}
-		return given(name, func(value string) (string, error) { return read(requestWith(short, value)) }), nil
-	})
-	if err != nil {
-		return "", fmt.Errorf("key template %q: %w", template, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !slices.Contains(names, name) {
-			return "", fmt.Errorf("key template %q: doesn't read %q; want values for %q", template, name, names)
+			return nil, fmt.Errorf("no placeholder reads the value %q; want values for %q", name, names)
 		}
 	}
-	keys, err := t.Keys(nil)
-	if err == nil && len(keys) > 1 {
-		err = &keyError{Placeholder: t.parts[t.each].name, Err: errSeveralValues}
+	for _, t := range parsed {
+		some, err := t.Keys(nil)
+		if err == nil && len(some) > 1 {
+			err = &keyError{Placeholder: t.parts[t.each].name, Err: errSeveralValues}
+		}
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, short(some[0]))
 	}
-	if err != nil {
-		return "", err
-	}
-	return short(keys[0]), nil
+	return keys, nil
 }
 
 var errSeveralValues = errors.New("has several values, which make several keys; want one of them")

@@ -143,7 +143,7 @@ func TestKeyOfValues(t *testing.T) {
 		{"{id:int}", values{"id": "042"}, "key part {id:int}: not a whole number"},
 		{"{id:int}", values{"id": ""}, "key part {id:int}: missing or empty"},
 		{"{path.1}:{path.2}", values{"path.1": "1"}, "key part {path.2}: missing or empty"},
-		{"order:{path.1:int}", values{"id": "42"}, `key template "order:{path.1:int}": doesn't read "id"; want values for ["path.1"]`},
+		{"order:{path.1:int}", values{"id": "42"}, `no placeholder reads the value "id"; want values for ["path.1"]`},
 		{"{id}{no}", nil, `key template "{id}{no}": nothing separates`},
 		{"{header.Host}", nil, "use {host}"},
 		{"{json.a[]}:{json.b[]}", nil, "only one placeholder may have [] or &"},
@@ -155,6 +155,15 @@ func TestKeyOfValues(t *testing.T) {
 		if got != c.want && (err == nil && !strings.HasPrefix(c.want, "sha256:") || !strings.Contains(got, c.want)) {
 			t.Errorf("%s of %q: %s, want %s", c.template, c.values, got, c.want)
 		}
+	}
+}
+
+func TestKeysShareValues(t *testing.T) {
+	t.Parallel()
+	templates := []string{"order:{order:int}", "customer:{customer:id}/{order}"}
+	keys, err := middleware.Keys(templates, map[string]string{"order": "42", "customer": "C"})
+	if want := []string{"order:42", "customer:c/42"}; err != nil || !slices.Equal(keys, want) {
+		t.Errorf("%q, %v; want %q", keys, err, want)
 	}
 }
 

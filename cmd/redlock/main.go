@@ -14,8 +14,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 )
 
-// exitError is the exit code for errors without a code of their own.
-const exitError = 1
+const (
+	exitError = 1  // the exit code for errors without a code of their own
+	codeUsage = 64 // EX_USAGE
+)
 
 func main() {
 	logging.Disable() // it would print to standard error, which belongs to the command of redlock run
@@ -38,6 +40,7 @@ func rootCmd() *cobra.Command {
 	cmd.AddCommand( // each has a file of its own
 		agentCmd(),
 		runCmd(),
+		keyCmd(),
 		conformanceCmd(),
 	)
 	cmd.AddCommand(operatorsCmds()...)

@@ -23,9 +23,8 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// The exit codes of redlock run beside the command's own; docs/jobs.md has them, too.
+// The exit codes of redlock run beside codeUsage and the command's own; docs/jobs.md has them, too.
 const (
-	codeUsage    = 64 // EX_USAGE
 	codeNoQuorum = 69 // EX_UNAVAILABLE
 	codeLost     = 70 // EX_SOFTWARE
 	codeHeld     = 75 // EX_TEMPFAIL
