@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -40,7 +41,8 @@ type lockRequest struct {
 	OncePer   *rule.Duration `json:"once_per"` // how long the work counts as done, if the body ends with the word done; nil: the work is not recorded
 	Once      *rule.Duration `json:"once"`     // as OncePer, but for work with a result, which is the text after the word done
 
-	Most middleware.Concurrency `json:"concurrency"` // nil: 1
+	Most   middleware.Concurrency `json:"concurrency"` // nil: 1
+	Values map[string]string      `json:"values"`      // not nil: the keys are templates, as in a rule
 }
 
 func (a *Agent) serveLock(x *exchange, r *http.Request) error {
@@ -136,9 +138,14 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 	case len(request.Keys) == 0:
 		return nil, errors.New(`key: want a text that isn't empty, such as {"key":"order:42"}`)
 	}
-	for _, key := range request.Keys {
-		if strings.ContainsRune(key, utf8.RuneError) {
-			return nil, errors.New("key: not UTF-8, or with the character U+FFFD, which decoders write in place of what isn't: two keys would be one")
+	isUncertain := func(text string) bool { return strings.ContainsRune(text, utf8.RuneError) }
+	if slices.ContainsFunc(request.Keys, isUncertain) || slices.ContainsFunc(slices.Collect(maps.Values(request.Values)), isUncertain) {
+		return nil, errors.New("key: not UTF-8, or with the character U+FFFD, which decoders write in place of what isn't: two keys would be one")
+	}
+	if request.Values != nil {
+		var err error
+		if request.Keys, err = middleware.Keys(request.Keys, request.Values); err != nil {
+			return nil, err
 		}
 	}
 	if request.Most != nil {
