@@ -56,6 +56,11 @@ func (e explanation) String() string {
 		fmt.Fprintf(&text, "%-9s %s\n", what, why)
 	} else {
 		fmt.Fprintf(&text, "if held   waits %v, then %d\n", e.rule.Wait.Round(time.Millisecond), e.rule.HeldStatus)
+		for _, key := range e.Keys {
+			if most := e.rule.Concurrency; len(most) == 1 && most[0] == 1 || e.most[lockname.Of(key)] == 1 { // a command would take one slot of several
+				fmt.Fprintf(&text, "by hand   redlock run '%s' -- command\n", strings.ReplaceAll(key, "'", `'\''`))
+			}
+		}
 	}
 	return text.String()
 }

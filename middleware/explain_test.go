@@ -21,6 +21,7 @@ func ExampleExplain() {
 	// host      example.com
 	// place     POST /webhooks
 	// if held   waits 5s, then 423
+	// by hand   redlock run 'stripe:post:cus_1' -- command
 }
 
 func TestExplain(t *testing.T) {
@@ -29,8 +30,9 @@ func TestExplain(t *testing.T) {
 		template, body, want string
 		rule                 middleware.Rule
 	}{
-		{"order:{body.id}", `{"id":42}`, "key       order:42\nif held   waits 0s, then 423\n", middleware.Rule{}},
-		{"p:{body.b}", `{"a":1,"b":2}`, "key       p:1\nkey       p:2\nif held   waits 2s, then 429\n",
+		{"order:{body.id}", `{"id":42}`, "key       order:42\nif held   waits 0s, then 423\nby hand   redlock run 'order:42' -- command\n", middleware.Rule{}},
+		{"it's:{body.id}", `{"id":42}`, "key       it's:42\nif held   waits 0s, then 423\nby hand   redlock run 'it'\\''s:42' -- command\n", middleware.Rule{}},
+		{"p:{body.b}", `{"a":1,"b":2}`, "key       p:1\nkey       p:2\nif held   waits 2s, then 429\nby hand   redlock run 'p:1' -- command\nby hand   redlock run 'p:2' -- command\n",
 			middleware.Rule{Keys: []string{"p:{body.a}", "p:{body.b}"}, Wait: 2 * time.Second, HeldStatus: 429}},
 		{"order:{body.id}", `{}`, "refused   400 missing_key: key part {body.id}: missing or empty\n", middleware.Rule{}},
 		{"order:{body.id}", `{}`, "served    without a lock: key part {body.id}: missing or empty\n", middleware.Rule{OnMissingKey: middleware.Pass}},

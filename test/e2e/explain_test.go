@@ -95,7 +95,7 @@ func TestCaddyExplain(t *testing.T) {
 		{[]string{"-d", `{"id":1}`, "http://localhost:8080/hooks/stripe#x"}, 0, "note      the fragment (# and what follows) is not part of a request\nnote      the body is sent as a form, as curl does; for JSON add -H 'Content-Type: application/json'\n"},
 		{[]string{"-d", "id=evt_2", "http://localhost:8080/hooks/stripe"}, 0, "refused   415 unsupported_body: "},
 		{[]string{"-H", "Content-Type: application/json", "-d", `{"items":[{"id":2},{"id":1}]}`, "http://localhost:8080/both"}, 0,
-			"rule      redlock shop:{http.request.header.X-Shop}\nkey       shop:main\nif held   waits 0s, then 423\n" +
+			"rule      redlock shop:{http.request.header.X-Shop}\nkey       shop:main\nif held   waits 0s, then 423\nby hand   redlock run 'shop:main' -- command\n" +
 				"rule      redlock item:{body.items[].id}\nkey       item:1\nkey       item:2\nif held   waits 0s, then 423\n"},
 		{[]string{"http://localhost:8080/both"}, 0, "refused   400 missing_key: key part {body.items[].id}: missing or empty\n"},
 		{[]string{"-H", "X-Order: 7", "https://shop.example.com/"}, 0, "key       refund:7\n"},
