@@ -44,6 +44,8 @@ export interface LockOptions {
   label?: string;
   /** How many may hold the key at a time. */
   concurrency?: number;
+  /** With values, such as { id: "CUS_1" }, the keys are templates, as in a rule: customer:{id:id}. */
+  values?: Record<string, string>;
   /** A period in which the work is to succeed once: others get LockDone. */
   oncePer?: number;
   /** How long the value that unlock() is given is kept: others get LockDone with it. */

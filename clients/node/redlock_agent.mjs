@@ -74,7 +74,7 @@ export class LockNotRemembered extends LockError {
 const patienceAtEnd = 5_000;
 const late = "the agent has not said in time that the lock is still held";
 const times = ["wait", "ttl", "maxHold", "heartbeat", "oncePer", "once"];
-const known = [...times, "label", "concurrency", "signal"];
+const known = [...times, "label", "concurrency", "values", "signal"];
 const [NOBODY, SOMEBODY, AN_AGENT] = [1, 2, 3]; // who has answered a request
 const blocks = new AsyncLocalStorage(); // the blocks in which this code runs: their agents, keys and locks
 
@@ -114,14 +114,14 @@ export class Agent {
 
   /** Run work with the lock on a key, or on the keys of a list, and return its value. */
   async withLock(keys, options, work = options) {
-    return this.#under(keys, await this.lock(keys, options === work ? {} : options), work);
+    return this.#under(named(keys, options?.values), await this.lock(keys, options === work ? {} : options), work);
   }
 
   async #under(keys, lock, work, once = false) {
     let value, text;
     const around = (blocks.getStore() ?? []).filter((block) => !block.lock.signal.aborted);
     try {
-      value = await blocks.run([...around, { agent: this, keys: [keys].flat(), lock }], () => work(lock));
+      value = await blocks.run([...around, { agent: this, keys, lock }], () => work(lock));
       if (once) text = remembered(value);
     } catch (error) {
       await lock.unlock({ failed: true }).catch(() => {});
@@ -135,7 +135,7 @@ export class Agent {
   async oncePer(key, period, options, work = options) {
     const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), oncePer: period });
     if (lock instanceof LockDone) return false;
-    await this.#under(key, lock, work);
+    await this.#under(named(key, options?.values), lock, work);
     return true;
   }
 
@@ -143,7 +143,7 @@ export class Agent {
   async once(key, keep, options, work = options) {
     const lock = await this.#unlessDone(key, { ...(options === work ? {} : options), once: keep });
     if (lock instanceof LockDone) return parsed(lock.result);
-    return this.#under(key, lock, work, true);
+    return this.#under(named(key, options?.values), lock, work, true);
   }
 
   /** Take the lock, or return the LockDone that says why there is none: one that the work throws is its own. */
@@ -155,22 +155,22 @@ export class Agent {
   }
 
   /** Take the lock: end it with unlock(), or have it by "await using". Times are in seconds. heartbeat, at least the ttl, frees the
-   * keys if this process is stopped, or its event loop is busy, for so long. concurrency is how many may hold the key at a time. signal
-   * ends the wait. */
+   * keys if this process is stopped, or its event loop is busy, for so long. concurrency is how many may hold the key at a time. With values,
+   * such as { id: "CUS_1" }, the keys are templates, as in a rule: customer:{id:id}. signal ends the wait. */
   async lock(keys, options = {}) {
     for (const [name, value] of Object.entries(options)) {
       if (!known.includes(name)) throw new TypeError(`there is no option ${name}: want ${known.join(", ")}`);
       if (times.includes(name) && value != null && !Number.isFinite(value)) throw new LockError(`${name} ${value}: want a number of seconds`);
       if (name.startsWith("once") && value <= 0) throw new LockError(`${name} ${value}: want a number of seconds above 0`);
     }
-    const { wait, ttl, maxHold, heartbeat, label, concurrency, oncePer, once, signal } = options;
+    const { wait, ttl, maxHold, heartbeat, label, concurrency, values, oncePer, once, signal } = options;
     const seconds = (value) => (value == null ? undefined : `${value.toFixed(6)}s`);
-    const ask = { keys: [keys].flat(), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency, once_per: seconds(oncePer), once: seconds(once) };
+    const ask = { keys: [keys].flat(), ttl: seconds(ttl), max_hold: seconds(maxHold), heartbeat: seconds(heartbeat), label, concurrency, values, once_per: seconds(oncePer), once: seconds(once) };
     if (![...ask.keys, label ?? ""].every((key) => typeof key === "string" && Buffer.from(key).toString() === key)) {
       throw new TypeError("a key or label is a string of whole characters");
     }
     if (!(concurrency == null || Number.isInteger(concurrency))) throw new LockError(`concurrency ${concurrency}: want a whole number`);
-    const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => ask.keys.some((other) => lockOf(other) === lockOf(key)));
+    const own = (block) => block.agent === this && !block.lock.signal.aborted && block.keys.some((key) => named(keys, values).some((other) => lockOf(other) === lockOf(key)));
     if ((concurrency ?? 1) === 1 && blocks.getStore()?.some(own)) {
       throw new LockError("this thread holds the lock itself, and would wait for itself: locks are not reentrant");
     }
@@ -387,6 +387,11 @@ class Lock {
     this.#lost = reason;
     this.#abort.abort(new LockLost(reason));
   }
+}
+
+/** Give the keys by which a lock is known: templates with their values. */
+function named(keys, values) {
+  return [keys].flat().map((key) => (values ? `${key}${JSON.stringify(values)}` : key));
 }
 
 /** Give what keys have in common that share a lock: they differ in the case of ASCII letters alone. */

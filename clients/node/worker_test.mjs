@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import util from "node:util";
 import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable } from "./redlock_agent.mjs";
 
-const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, SLOWLY, STOP, KEEP } = process.env;
+const { ADDRESS, TOKEN, WAIT, TTL, MAX_HOLD, HEARTBEAT, CONCURRENCY, PATIENCE, SLOWLY, STOP, KEEP, VALUES } = process.env;
 const [mode, ...keys] = process.argv.slice(2);
 const seconds = (text) => (text ? Number(text) : undefined);
 const keep = seconds(KEEP) ?? 3600;
@@ -180,7 +180,7 @@ async function work(lock) {
 }
 
 try {
-  const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY) };
+  const options = { wait: seconds(WAIT), ttl: seconds(TTL), maxHold: seconds(MAX_HOLD), heartbeat: seconds(HEARTBEAT), concurrency: seconds(CONCURRENCY), values: VALUES && Object.fromEntries([VALUES.split("=")]) };
   if (mode === "compete") await compete(keys[0], options);
   else if (mode === "own") await own(keys[0]);
   else if (mode === "once_per") console.log(`ran ${await agent.oncePer(keys[0], keep, options, work)}`);

@@ -110,7 +110,8 @@ class Agent
 
     /**
      * Runs $work with the lock on a key, or on several that are locked together, and returns its value. Times are in seconds.
-     * $concurrency is how many may hold the key at a time. $oncePer has others get LockDone for the rest of a period in which $work has
+     * $concurrency is how many may hold the key at a time. With $values, such as ['id' => 'CUS_1'], the keys are templates, as in a rule:
+     * customer:{id:id}. $oncePer has others get LockDone for the rest of a period in which $work has
      * succeeded, and $once for so long, with the value that $work has returned.
      */
     public function withLock(
@@ -123,8 +124,9 @@ class Agent
         ?int $concurrency = null,
         int|float|null $oncePer = null,
         int|float|null $once = null,
+        ?array $values = null,
     ): mixed {
-        return $this->under($this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency, $oncePer, $once), $work, $once !== null);
+        return $this->under($this->lock($keys, $wait, $ttl, $maxHold, $label, $concurrency, $oncePer, $once, $values), $work, $once !== null);
     }
 
     private function under(Lock $lock, callable $work, bool $once): mixed
@@ -160,10 +162,10 @@ class Agent
     }
 
     /** Calls $work with the lock unless it has succeeded in this period, on any machine. Says whether this call has. */
-    public function oncePer(string $key, int|float $period, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null): bool
+    public function oncePer(string $key, int|float $period, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null, ?array $values = null): bool
     {
         try {
-            $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, oncePer: $period);
+            $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, oncePer: $period, values: $values);
         } catch (LockDone) { // of the agent, and not of the work
             return false;
         }
@@ -172,10 +174,10 @@ class Agent
     }
 
     /** Returns what $work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB. */
-    public function once(string $key, int|float $keep, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null): mixed
+    public function once(string $key, int|float $keep, callable $work, int|float|null $wait = null, int|float|null $ttl = null, int|float|null $maxHold = null, ?string $label = null, ?array $values = null): mixed
     {
         try {
-            $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, once: $keep);
+            $lock = $this->lock($key, $wait, $ttl, $maxHold, $label, once: $keep, values: $values);
         } catch (LockDone $done) {
             try {
                 return self::parsed((string) $done->result === '' ? 'null' : $done->result);
@@ -196,6 +198,7 @@ class Agent
         ?int $concurrency = null,
         int|float|null $oncePer = null,
         int|float|null $once = null,
+        ?array $values = null,
     ): Lock {
         $ask = ['keys' => array_map(strval(...), array_values((array) $keys))];
         $began = hrtime(true) / 1e9;
@@ -208,8 +211,8 @@ class Agent
                 $ask[$name] = sprintf('%.6Fs', $seconds);
             }
         }
-        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', max(0.01, min($this->patience / 3, 5)))] + array_filter(['label' => $label, 'concurrency' => $concurrency], fn ($value) => $value !== null);
-        if (($concurrency ?? 1) === 1 && $this->holds($ask['keys'])) {
+        $ask += ['quiet' => true, 'pulse' => sprintf('%.6Fs', max(0.01, min($this->patience / 3, 5)))] + array_filter(['label' => $label, 'concurrency' => $concurrency, 'values' => $values === null ? null : (object) $values], fn ($value) => $value !== null);
+        if (($concurrency ?? 1) === 1 && $this->holds(Lock::named($ask))) {
             throw new LockError('this thread holds the lock itself, and would wait for itself: locks are not reentrant');
         }
         $tell = function () use ($began, $label): void { // once that the wait is long
@@ -287,7 +290,7 @@ class Lock
     {
         self::dropEnded();
         $this->pid = getmypid();
-        $this->keys = $ask['keys'];
+        $this->keys = self::named($ask);
         $this->bounded = isset($ask['max_hold']);
         $this->word = isset($ask['once_per']) ? 'done' : (isset($ask['once']) ? 'done ' : '');
         $body = json_encode($ask, JSON_UNESCAPED_UNICODE) . "\n";
@@ -333,6 +336,12 @@ class Lock
     public function __unserialize(array $data): void
     {
         throw new LockError('a lock belongs to the process that took it');
+    }
+
+    /** Gives the keys by which a lock is known: templates with their values. */
+    public static function named(array $ask): array
+    {
+        return array_map(fn ($key) => $key . (isset($ask['values']) ? json_encode($ask['values']) : ''), $ask['keys']);
     }
 
     /** Gives what keys have in common that share a lock: they differ in the case of ASCII letters alone. */

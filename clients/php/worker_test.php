@@ -13,6 +13,10 @@ foreach (['wait' => 'WAIT', 'ttl' => 'TTL', 'maxHold' => 'MAX_HOLD'] as $name =>
 if (getenv('CONCURRENCY') != '') {
     $options['concurrency'] = (int) getenv('CONCURRENCY');
 }
+if (getenv('VALUES') != '') {
+    [$name, $value] = explode('=', getenv('VALUES'));
+    $options['values'] = [$name => $value];
+}
 $keep = (float) (getenv('KEEP') === false ? 3600 : getenv('KEEP'));
 $before = 0;
 

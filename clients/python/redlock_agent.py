@@ -56,6 +56,7 @@ L = TypeVar("L", "Lock", "AsyncLock")
 H = TypeVar("H", "Hold", "AsyncHold")
 F = TypeVar("F", bound=Callable[..., Any])
 Seconds = Optional[float]
+Values = Optional[dict[str, str]]
 
 _here = threading.local()  # .owner stands for this thread, .exit is the newest that was loaded here
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
@@ -131,19 +132,19 @@ class _Base(Generic[L]):
         return type(self), (self.address, self.token, self.patience)
 
     def lock(self, *keys: str, wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None,
-             label: Optional[str] = None, concurrency: Optional[int] = None, once_per: Seconds = None, once: Seconds = None) -> L:
+             label: Optional[str] = None, concurrency: Optional[int] = None, values: Values = None, once_per: Seconds = None, once: Seconds = None) -> L:
         """Return the lock on the keys, for blocks of with or async with, acquire(), or as a decorator. Times are in seconds.
 
         Without wait it waits without limit, and with 0 not at all. Give it within a generator's with, also of @contextmanager: there, a lock
         that is asked for within itself isn't refused, and waits for itself. heartbeat, at least the ttl, frees the keys if this process is stopped for so long.
-        concurrency is how many may hold the key at a time.
+        concurrency is how many may hold the key at a time. With values, such as {"id": "CUS_1"}, the keys are templates, as in a rule: customer:{id:id}.
         once_per has others get LockDone for the rest of a period once a block has ended without an exception.
         """
         ask: dict[str, Any] = {"keys": list(keys)}
         for name, seconds in (("wait", wait), ("ttl", ttl), ("max_hold", max_hold), ("heartbeat", heartbeat), ("once_per", once_per), ("once", once)):
             if seconds is not None:
                 ask[name] = _seconds(name, seconds)
-        for name, value in (("label", label), ("concurrency", concurrency)):
+        for name, value in (("label", label), ("concurrency", concurrency), ("values", values and {**values})):
             if value is not None:
                 ask[name] = value
         try:
@@ -217,12 +218,13 @@ class Agent(_Base["Lock"]):
         return Lock(self, ask, wait)
 
     def once_per(self, key: str, period: float, work: Callable[[Hold], Any], *,
-            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
+            values: Values = None) -> bool:
         """Call work with the lock unless it has succeeded in this period, on any machine. Return whether this call has."""
         begun = False
         _refuse_later(work, inspect.iscoroutinefunction)
         try:
-            with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+            with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label, values=values) as hold:
                 begun = True
                 work(hold)
         except LockDone:
@@ -232,13 +234,14 @@ class Agent(_Base["Lock"]):
         return True
 
     def once(self, key: str, keep: float, work: Callable[[Hold], T], *,
-            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> T:
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
+            values: Values = None) -> T:
         """Return what work returns, as JSON has it, or has returned to whoever has called it within the time to keep; at most 64 KiB."""
         value: T
         begun = False
         _refuse_later(work, inspect.iscoroutinefunction)
         try:
-            with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+            with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label, values=values) as hold:
                 begun = True
                 value = hold._remember(work(hold))
         except LockDone as e:
@@ -306,8 +309,8 @@ class _Lock(Generic[H]):
     def _refuse_own(self, owner: Any) -> None:
         """Raise LockError if the caller holds all slots of one of the keys, and would wait for itself until one is lost."""
         own = [hold for hold in [ref() for ref in list(self._agent._holds)] if hold and hold._owner is owner]
-        for lock in map(_lock_of, self._ask["keys"]):
-            slots = [hold.slot for hold in own if lock in map(_lock_of, hold._ask["keys"]) and hold._may_be_held()]
+        for lock in _locks_of(self._ask):
+            slots = [hold.slot for hold in own if lock in _locks_of(hold._ask) and hold._may_be_held()]
             if slots and all(slot in slots for slot in range(self._ask.get("concurrency", 1))):
                 raise LockError(f"this {self._who} holds the lock itself, and would wait for itself: locks are not reentrant")
 
@@ -712,12 +715,13 @@ class AsyncAgent(_Base["AsyncLock"]):
         return AsyncLock(self, ask, wait)
 
     async def once_per(self, key: str, period: float, work: Callable[[AsyncHold], Awaitable[Any]], *,
-            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> bool:
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
+            values: Values = None) -> bool:
         """As Agent.once_per."""
         begun = False
         _refuse_later(work)
         try:
-            async with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+            async with self.lock(key, once_per=period, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label, values=values) as hold:
                 begun = True
                 await _result(work(hold))
         except LockDone:
@@ -727,13 +731,14 @@ class AsyncAgent(_Base["AsyncLock"]):
         return True
 
     async def once(self, key: str, keep: float, work: Callable[[AsyncHold], Awaitable[T]], *,
-            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None) -> T:
+            wait: Seconds = None, ttl: Seconds = None, max_hold: Seconds = None, heartbeat: Seconds = None, label: Optional[str] = None,
+            values: Values = None) -> T:
         """As Agent.once."""
         value: T
         begun = False
         _refuse_later(work)
         try:
-            async with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label) as hold:
+            async with self.lock(key, once=keep, wait=wait, ttl=ttl, max_hold=max_hold, heartbeat=heartbeat, label=label, values=values) as hold:
                 begun = True
                 value = hold._remember(await _result(work(hold)))
         except LockDone as e:
@@ -955,9 +960,9 @@ def _remembered(result: Optional[str]) -> Any:
         raise LockError("the remembered result of this key isn't JSON: another kind of client wrote it", result) from None
 
 
-def _lock_of(key: str) -> bytes:
-    """Return what keys have in common that share a lock: they differ in the case of ASCII letters alone."""
-    return key.encode(errors="surrogatepass").lower()
+def _locks_of(ask: dict[str, Any]) -> list[bytes]:
+    """Return what keys have in common that share a lock: they differ in the case of ASCII letters alone. Templates have their values behind them."""
+    return [f"{key}{ask.get('values', '')}".encode(errors="surrogatepass").lower() for key in ask["keys"]]
 
 
 def _refuse_later(work: Callable[..., Any], *kinds: Callable[[Any], bool]) -> None:

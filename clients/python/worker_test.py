@@ -25,6 +25,8 @@ mode, *keys = sys.argv[1:]
 keep = float(os.environ.get("KEEP", "3600"))
 agent = Agent(os.environ["ADDRESS"], os.environ["TOKEN"] or None, patience=float(os.environ.get("PATIENCE", "10")))
 options = {name: float(os.environ[name.upper()]) for name in ("wait", "ttl", "max_hold", "heartbeat") if os.environ.get(name.upper())}
+if os.environ.get("VALUES"):
+    options["values"] = dict([os.environ["VALUES"].split("=")])
 if os.environ.get("CONCURRENCY"):
     options["concurrency"] = int(os.environ["CONCURRENCY"])
 before = 0

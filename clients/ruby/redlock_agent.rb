@@ -94,15 +94,17 @@ class RedlockAgent
   end
 
   # Runs the block with the lock on the keys, and returns its value; without a block it returns the lock. Times are in seconds. heartbeat, at
-  # least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time. once_per has
+  # least the ttl, frees the keys if this process is stopped for so long. concurrency is how many may hold the key at a time. With values, such
+  # as { id: "CUS_1" }, the keys are templates, as in a rule: customer:{id:id}. once_per has
   # others get LockDone for the rest of a period in which the block has succeeded, and once for so long, with the block's value. A block that is
   # left by return, break or throw has failed, since Ruby doesn't tell these from the end of the thread: end it with next.
-  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, once_per: nil, once: nil, &work)
+  def lock(*keys, wait: nil, ttl: nil, max_hold: nil, heartbeat: nil, label: nil, concurrency: nil, values: nil, once_per: nil, once: nil, &work)
     times = { ttl: ttl, max_hold: max_hold, heartbeat: heartbeat }.compact.to_h { |name, time| [name, RedlockAgent.duration(name, time)] }
     periods = { once_per: once_per, once: once }.compact.to_h { |name, time| [name, RedlockAgent.duration(name, time, 0.001)] }
     raise LockError, "concurrency #{concurrency}: want a whole number" unless concurrency.nil? || concurrency.is_a?(Integer)
 
-    ask = { keys: keys.flatten.map { |key| RedlockAgent.text(key) }, label: label && RedlockAgent.text(label), concurrency: concurrency, **times, **periods }.compact
+    ask = { keys: keys.flatten.map { |key| RedlockAgent.text(key) }, label: label && RedlockAgent.text(label), concurrency: concurrency,
+            values: values&.transform_values { |value| RedlockAgent.text(value) }, **times, **periods }.compact
     wait &&= RedlockAgent.duration(:wait, wait).to_f
     work ? Lock.new(self, ask).run(wait, once, &work) : Lock.new(self, ask).acquire(wait)
   end
@@ -252,7 +254,7 @@ class RedlockAgent
     # then knows the lock as me.
     def acquire(wait, me = self)
       mine = (Thread.current[:redlock_agent] ||= []).keep_if(&:mine?) # of this fiber
-      if @ask.fetch(:concurrency, 1) == 1 && mine.any? { |lock| lock.own?(@agent, @ask[:keys]) }
+      if @ask.fetch(:concurrency, 1) == 1 && mine.any? { |lock| lock.own?(@agent, locks) }
         raise LockError, "this thread holds the lock itself, and would wait for itself: locks are not reentrant"
       end
 
@@ -284,10 +286,14 @@ class RedlockAgent
       held? || (@lost.nil? && Process.pid == @pid)
     end
 
-    # Whether the lock is that agent's, on one of the keys. Keys that differ in the case of ASCII letters alone share a lock.
-    def own?(agent, keys)
-      locks = [keys, @ask[:keys]].map { |all| all.map { |key| key.b.downcase(:ascii) } }
-      agent.equal?(@agent) && locks.reduce(:&).any?
+    # Whether the lock is that agent's, on one of the keys.
+    def own?(agent, others)
+      agent.equal?(@agent) && (others & locks).any?
+    end
+
+    # What keys have in common that share a lock: they differ in the case of ASCII letters alone. Templates have their values behind them.
+    def locks
+      @ask[:keys].map { |key| "#{key}#{@ask[:values]}".b.downcase(:ascii) }
     end
 
     # Returns a thread that reads until the last line, or until the lock is no more to which a WeakRef refers.

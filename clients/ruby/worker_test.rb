@@ -5,6 +5,7 @@ mode, *keys = ARGV.map { |argument| argument.dup.force_encoding("UTF-8") }
 agent = RedlockAgent.new(ENV["ADDRESS"], token: ENV["TOKEN"].to_s.empty? ? nil : ENV["TOKEN"], patience: ENV.fetch("PATIENCE", "10").to_f)
 options = { wait: ENV["WAIT"], ttl: ENV["TTL"], max_hold: ENV["MAX_HOLD"], heartbeat: ENV["HEARTBEAT"] }.reject { |_, text| text.to_s.empty? }.transform_values(&:to_f)
 options[:concurrency] = ENV["CONCURRENCY"].to_i if ENV["CONCURRENCY"]
+options[:values] = [ENV["VALUES"].split("=", 2)].to_h if ENV["VALUES"]
 keep = ENV.fetch("KEEP", "3600").to_f
 before = 0
 

@@ -7,6 +7,8 @@
 #     -t SECONDS   the ttl                              (default: the agent's)
 #     -m SECONDS   how long the lock may be held        (default: without limit)
 #     -c NUMBER    how many may hold the key at a time  (default: 1)
+#     -v NAME=VALUE
+#                  a value: the keys are templates, as in a rule, such as customer:{id:id} with -v id=CUS_1
 #     -p SECONDS   how long nothing may be heard of the agent            (default: 10)
 #     -s SOCKET    the Unix socket of the agent         (default: /run/redlock/redlock.sock)
 #
@@ -205,9 +207,9 @@ take() {
 	esac
 }
 
-usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' keys='' locks='' held='' lost='' command='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
-while getopts w:t:m:c:p:s: option; do
+usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-v NAME=VALUE] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
+socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' values='' keys='' locks='' held='' lost='' command='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
+while getopts w:t:m:c:v:p:s: option; do
 	case $option in
 	[wtmp]) number "$option" "$OPTARG" ;;
 	esac
@@ -221,12 +223,19 @@ while getopts w:t:m:c:p:s: option; do
 		esac
 		concurrency=${OPTARG#1} ask="$ask,\"concurrency\":$OPTARG"
 		;;
+	v)
+		case $OPTARG in
+		*=*) values=$values,$(json "${OPTARG%%=*}"):$(json "${OPTARG#*=}") ;;
+		*) fail 64 "-v $OPTARG: want NAME=VALUE, such as id=42" ;;
+		esac
+		;;
 	p) patience=$hundredths ;;
 	s) socket=${OPTARG#unix:} ;;
 	*) fail 64 "$usage" ;;
 	esac
 done
 shift $((OPTIND - 1))
+[ -z "$values" ] || ask="$ask,\"values\":{${values#,}}"
 
 # began prints when a process has begun: another one may have its number later.
 began() {
@@ -251,7 +260,7 @@ refuse_own() {
 
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
 	key=$(json "$1")
-	lock=$(printf %s "$key" | LC_ALL=C tr '[:upper:]' '[:lower:]') # keys that differ in the case of these letters alone share a lock
+	lock=$(printf %s "$key${values:+:$values}" | LC_ALL=C tr '[:upper:]' '[:lower:]') # keys that differ in the case of these letters alone share a lock
 	[ -n "$concurrency" ] || refuse_own "$lock"
 	keys=$keys,$key locks=$locks,$lock
 	shift

@@ -13,7 +13,7 @@ esac
 trap '' PIPE # as services of systemd have it
 OWN=$(mktemp -d "${STOP%/*}/XXXXXX")
 export OWN
-run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} ${PATIENCE:+-p "$PATIENCE"} "$@" 2>"$OWN/said"; }
+run() { ./redlock.sh -s "$ADDRESS" ${WAIT:+-w "$WAIT"} ${TTL:+-t "$TTL"} ${MAX_HOLD:+-m "$MAX_HOLD"} ${CONCURRENCY:+-c "$CONCURRENCY"} ${VALUES:+-v "$VALUES"} ${PATIENCE:+-p "$PATIENCE"} "$@" 2>"$OWN/said"; }
 if [ "$mode" = compete ]; then # takes the lock again and again, by redlock run where RUN has its flags, and prints what becomes of it
 	# shellcheck disable=SC2086 # it is a command with flags
 	take() { if [ -n "${RUN-}" ]; then $RUN "$@" 2>"$OWN/said"; else run "$@"; fi; }

@@ -2,7 +2,7 @@
 import { Agent, LockDone, LockError, LockHeld, LockLost, LockNotRemembered, LockUnavailable, type Lock, type LockOptions } from "../node/redlock_agent.mjs";
 
 const agent = new Agent("10.0.0.5:7070", "the token", { patience: 5 });
-const options: LockOptions = { wait: 2, ttl: 10, maxHold: 60, heartbeat: 10, label: "pay", concurrency: 2, signal: new AbortController().signal };
+const options: LockOptions = { wait: 2, ttl: 10, maxHold: 60, heartbeat: 10, label: "pay", concurrency: 2, values: { id: "42" }, signal: new AbortController().signal };
 
 export const local = new Agent(new URL("file:///run/redlock/redlock.sock"));
 export const fence: number = await agent.withLock("order:42", (lock) => lock.fence);

@@ -17,7 +17,7 @@ def report(day: str) -> str:
 
 def block() -> str:
     try:
-        with agent.lock("order:42", "order:43", wait=2, ttl=10, max_hold=60, heartbeat=10, label="pay", concurrency=2, once_per=60) as hold:
+        with agent.lock("order:42", "order:43", wait=2, ttl=10, max_hold=60, heartbeat=10, label="pay", concurrency=2, values={"id": "42"}, once_per=60) as hold:
             pay(hold)
     except LockHeld as e:
         print(e.retry_after + 1)
