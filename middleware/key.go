@@ -18,7 +18,7 @@ import (
 // request, and refused with the same error. A name that no request has, as in {id:id}, is for a value that is only folded.
 //
 // A placeholder with [] or & takes one value here, and so makes one of the request's keys. The error names a value that is missing, or that the
-// template doesn't read. It contains no value.
+// template doesn't read.
 func Key(template string, values map[string]string) (string, error) {
 	keys, err := Keys([]string{template}, values)
 	if err != nil {
