@@ -86,15 +86,16 @@ const (
 // table shows the cells of a group: a row for each cell, a column for each contestant.
 type table struct {
 	group, about string
+	cells        string // an expression for the names of the cells that are shown
 	show         func(m measuredCell, r result) string
 }
 
-// tables follow the table of uncontended locks. The other groups are in results.csv alone.
+// tables follow the table of uncontended locks. The other groups and cells are in results.csv alone.
 var tables = []table{
-	{groupContended, "Commands for each of three masters and turn (longest wait in ms)", func(m measuredCell, r result) string {
+	{groupContended, "For locks that are released at once, the commands for each of three masters and hold (longest wait in ms)", ", 0s$", func(m measuredCell, r result) string {
 		return fmt.Sprintf("%s (%s)", exact(figure(commands)(m, r)), millis(worst(longestWait)(m, r)))
 	}},
-	{groupFaults, "p99 of a lock and of an unlock (slowest lock) in ms, on three masters", func(m measuredCell, r result) string {
+	{groupFaults, "p99 of a lock and of an unlock (slowest lock) in ms, on three masters", "", func(m measuredCell, r result) string {
 		return fmt.Sprintf("%s, %s (%s)", millis(figure(lockP99)(m, r)), millis(figure(unlockP99)(m, r)), millis(worst(slowestLock)(m, r)))
 	}},
 }
@@ -135,12 +136,13 @@ var goals = func() []goal {
 // report writes the part of RESULTS.md that is about locks, and their figures into results.csv.
 func report(done []measuredCell, dir string, took time.Duration) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s. [README.md](README.md) says how it measures.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version())
-	fmt.Fprintf(&b, "Absolute figures are those of one machine on one day: look at how they compare.\n[%s](%s) has all figures, a row for each cell and contestant.\n", csvFile, csvFile)
+	fmt.Fprintf(&b, "# Results\n\nWritten by `make bench` in %v, on %d CPUs, %s. [README.md](README.md) says how it measures, and [%s](%s) has all figures.\n", took.Round(time.Second), runtime.NumCPU(), runtime.Version(), csvFile, csvFile)
+	b.WriteString("Absolute figures are those of one machine on one day: look at how they compare.\n")
 	writeGoals(&b, done)
 	writeFree(&b, done)
 	for _, t := range tables {
-		if rows := ofGroup(done, t.group); len(rows) > 0 {
+		hidden := func(m measuredCell) bool { return !regexp.MustCompile(t.cells).MatchString(m.name) }
+		if rows := slices.DeleteFunc(ofGroup(done, t.group), hidden); len(rows) > 0 {
 			t.write(&b, rows)
 		}
 	}
