@@ -15,17 +15,21 @@ import (
 // patient keeps doctor from giving up on a machine that is busy.
 var patient = []string{"--patience", "20s"}
 
-// documented returns the output that docs/commands.md shows for a command.
+// documented returns the output that docs/commands.md or testdata/commands.txt shows for a command.
 func documented(t *testing.T, command string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
+	var text string
+	for _, file := range []string{"../../docs/commands.md", "testdata/commands.txt"} {
+		part, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(part)
 	}
-	_, block, found := strings.Cut(string(text), "```console\n$ "+command+"\n")
+	_, block, found := strings.Cut(text, "```console\n$ "+command+"\n")
 	block, _, closed := strings.Cut(block, "```\n")
 	if !found || !closed {
-		t.Fatalf("docs/commands.md doesn't show %s", command)
+		t.Fatalf("no document shows %s", command)
 	}
 	for line := range strings.Lines(block) {
 		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
@@ -51,11 +55,11 @@ func likeDocumented(text string) string {
 	return strings.Join(strings.Fields(numbers.ReplaceAllString(token.ReplaceAllString(text, "T"), "N")), " ")
 }
 
-// requireDocumented compares an output with that in docs/commands.md.
+// requireDocumented compares an output with the documented one.
 func requireDocumented(t *testing.T, command, text string) {
 	t.Helper()
 	if got, want := likeDocumented(text), likeDocumented(documented(t, command)); got != want {
-		t.Errorf("%s prints\n%s\n%s\ndocs/commands.md has\n%s", command, text, got, want)
+		t.Errorf("%s prints\n%s\n%s\nthe document has\n%s", command, text, got, want)
 	}
 	for line := range strings.Lines(text) {
 		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 {
@@ -122,7 +126,7 @@ func withLeastRights(t *testing.T, server *redistest.Server, changed ...string) 
 	}
 }
 
-// TestDoctor has the masters of docs/commands.md: a good one, one that is down, and one whose user may not subscribe.
+// TestDoctor has the masters of testdata/commands.txt: a good one, one that is down, and one whose user may not subscribe.
 func TestDoctor(t *testing.T) {
 	servers := redistest.Start(t, 3)
 	withLeastRights(t, servers[0])
