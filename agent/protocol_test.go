@@ -40,19 +40,21 @@ func TestProtocol(t *testing.T) {
 	}
 	var mu sync.Mutex
 	answers := make(map[string]string)
+	blocks := transcripts.FindAllStringSubmatch(string(page), -1)
+	if len(blocks) == 0 {
+		t.Fatal("docs/protocol.md has no transcripts")
+	}
+	first := blocks[0][1]
+	request, response := headOf(first, ">"), headOf(first, "<")
 	t.Run("transcripts", func(t *testing.T) {
-		blocks := transcripts.FindAllStringSubmatch(string(page), -1)
-		if len(blocks) == 0 {
-			t.Error("docs/protocol.md has no transcripts")
-		}
 		for i, block := range blocks {
-			shown := block[1]
+			shown := strings.NewReplacer("> …\n", request, "< …\n", response).Replace(block[1])
 			t.Run(strconv.Itoa(i+1), func(t *testing.T) {
 				simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 					got := (&transcript{t: t, net: net}).replay(shown)
 					mu.Lock()
 					defer mu.Unlock()
-					answers[shown] = got
+					answers[block[1]] = got
 					if !*update && !sameTranscript(got, shown) {
 						t.Errorf("docs/protocol.md shows\n%s\nand the agent's transcript is (go test -run TestProtocol -update writes it)\n%s", shown, got)
 					}
@@ -63,15 +65,25 @@ func TestProtocol(t *testing.T) {
 	if *update {
 		text := transcripts.ReplaceAllStringFunc(string(page), func(block string) string {
 			shown := transcripts.FindStringSubmatch(block)[1]
-			if sameTranscript(answers[shown], shown) {
+			got := answers[shown]
+			if shown != first {
+				got = strings.NewReplacer(request, "> …\n", response, "< …\n").Replace(got)
+			}
+			if sameTranscript(got, shown) {
 				return block
 			}
-			return "```http\n" + answers[shown] + "```\n"
+			return "```http\n" + got + "```\n"
 		})
 		if err := os.WriteFile(protocolPage, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// headOf returns the head of the request or response in a transcript.
+func headOf(transcript, side string) string {
+	head, _, _ := strings.Cut(transcript[strings.Index(transcript, side+" "):], "\n"+side+"\n")
+	return head + "\n" + side + "\n"
 }
 
 var (
@@ -99,8 +111,6 @@ type transcript struct {
 	t      *testing.T
 	net    *simnet.Net
 	locker *redlock.Locker
-	agent  *agent.Agent
-	token  string
 	pipes  *pipes
 	c      net.Conn
 
@@ -166,13 +176,8 @@ func (r *transcript) connect() {
 	if r.c != nil {
 		return
 	}
-	r.agent = agent.New(r.locker, agent.WithToken(r.token))
 	r.pipes = newPipes()
-	var l net.Listener = r.pipes
-	if r.token != "" {
-		l = tcpPipes{r.pipes}
-	}
-	serveOn(r.t, r.agent, l)
+	serveOn(r.t, agent.New(r.locker), r.pipes)
 	here, there := net.Pipe()
 	r.c = here
 	r.pipes.come <- there
@@ -192,11 +197,6 @@ func (r *transcript) connect() {
 	})
 	r.t.Cleanup(func() { _ = here.Close(); reading.Wait() })
 }
-
-// tcpPipes are pipes of an agent that believes to listen on TCP.
-type tcpPipes struct{ *pipes }
-
-func (tcpPipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7070} }
 
 var (
 	passes = regexp.MustCompile(`^([\d.]+m?s) later\.$`)
@@ -223,26 +223,20 @@ func (r *transcript) happens(what string) {
 		return
 	}
 	switch what {
-	case "On TCP, with the token secret.":
-		r.token = "secret"
-	case "Too few masters answer.":
-		time.Sleep(time.Second)
-		r.net.Servers[0].Kill()
-		r.net.Servers[1].Kill()
-		time.Sleep(time.Second)
-	case "The agent is told to stop.":
-		r.agent.Retire()
 	case "An operator releases the lock.":
 		for _, k := range r.locker.Keys("") {
 			if err := inspect.Force(r.t.Context(), r.locker, k.Key, 0, k.Fence); err != nil {
 				r.t.Error(err)
 			}
 		}
-	case "The work was done 14 minutes ago.":
-		r.work(redlock.WithOncePer(time.Hour), (*redlock.Lock).UnlockDone)
-		time.Sleep(14 * time.Minute)
 	case `The work was done, and its result is {"paid":true}.`:
-		r.work(redlock.WithRecall(), func(lock *redlock.Lock) error { return lock.UnlockWith([]byte(`{"paid":true}`), time.Hour) })
+		lock, err := r.locker.TryLock(r.t.Context(), "report", redlock.WithRecall())
+		if err == nil {
+			err = lock.UnlockWith([]byte(`{"paid":true}`), time.Hour)
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
 	default:
 		r.t.Fatalf("nobody knows how this happens: %s", what)
 	}
@@ -254,14 +248,4 @@ func (r *transcript) sleep(text string) {
 		r.t.Fatal(err)
 	}
 	time.Sleep(d - 5*time.Millisecond) // answer takes the rest
-}
-
-func (r *transcript) work(option redlock.LockOption, done func(*redlock.Lock) error) {
-	lock, err := r.locker.TryLock(r.t.Context(), "report", option)
-	if err == nil {
-		err = done(lock)
-	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
 }

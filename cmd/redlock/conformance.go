@@ -20,11 +20,52 @@ func conformanceCmd() *cobra.Command {
 		Use:   "conformance [flags] -- command [argument…]",
 		Short: "Tests a client of the agent, in any language",
 		Long: `
-Tests a client of the agent, in any language: calls a command for each case, which runs
-the client and prints what becomes of it. docs/protocol.md says how the command is called,
-and what it must print. No Redis is needed: the agents are in this process.
+Tests a client of the agent, in any language: calls a command for each case, several at
+the same time. The command is a small program that runs the client and prints what becomes
+of it. No Redis is needed: the agents are in this process.
 
-The exit code is 1 if a case has failed, or if none has passed.`,
+The program gets options in its environment, which may be missing or empty:
+
+  ADDRESS          the agent: a path of a Unix socket, which has a /, or host:port
+  TOKEN            the token
+  WAIT, TTL, MAX_HOLD, PATIENCE    in seconds, such as 0.01
+  CONCURRENCY      a number
+  VALUES           a name, = and a value: the keys are templates
+  STOP             a path: the program ends its work when a file is there
+  SLOWLY           not empty: the work of once_per and once prints works, and lasts until
+                   STOP is there
+
+Its arguments are a mode and keys. It prints each line at once, and exits with 0:
+
+  hold KEY…        locks all keys together, prints held and the fence, or the slot if there
+                   is CONCURRENCY; then asks every 20 ms whether the lock is held, until
+                   STOP is there; releases it, and prints done
+  after KEY        the same, but after the release it asks once more: the answer must be
+                   LockLost
+  once_per KEY     does work once per hour: prints ran true, or ran false if it was done
+                   before, and done
+  once KEY         does work whose value is {"paid":true}, and keeps it for an hour: prints
+                   value and the value that it or an earlier call has returned, as JSON
+                   without spaces, and done
+  once_per KEY TEXT, once KEY TEXT
+                   the same with work that fails: with LockDone and this text if it is
+                   "not mine", and otherwise with LockError and this text
+
+An error is the last line:
+
+  refused SECONDS       LockHeld, with its Retry-After
+  unavailable SECONDS   LockUnavailable, with its Retry-After, or 0 if there is none
+  lost MS TEXT          LockLost: the time on the wall clock, in milliseconds since 1970,
+                        just before the last question whose answer was that the lock is
+                        held, or 0
+  already TEXT          LockDone
+  forgotten VALUE TEXT  LockNotRemembered: the value as JSON without spaces; for once_per any
+  error TEXT            any other error of the lock; the text has the agent's detail, and
+                        may have more
+  skip                  the client can't do this; print it for each mode that is missing
+
+A failed case shows what was wanted, what was printed, and what the program and the agent
+have sent. The exit code is 1 if a case has failed, or if none has passed.`,
 		Example:               `  redlock conformance -- perl worker.pl`,
 		Args:                  cobra.MinimumNArgs(1),
 		DisableFlagsInUseLine: true,

@@ -1,5 +1,5 @@
 // Package conformance runs the cases of clients/cases.json against a client of the agent in any language. It calls the client's worker, a small
-// program that docs/protocol.md describes, and has the agents that the worker meets in this process, on masters in memory.
+// program that redlock conformance --help describes, and has the agents that the worker meets in this process, on masters in memory.
 package conformance
 
 import (

@@ -33,7 +33,7 @@ type Worker struct {
 	stop    string
 }
 
-// workers are the variables that docs/protocol.md gives a meaning. Those of the user's own environment, such as a TTL, mean something else.
+// workers are the variables that redlock conformance --help gives a meaning. Those of the user's own environment, such as a TTL, mean something else.
 var workers = []string{"ADDRESS", "TOKEN", "WAIT", "TTL", "MAX_HOLD", "PATIENCE", "CONCURRENCY", "VALUES", "STOP", "SLOWLY"}
 
 // Start starts a worker, with variables of its environment and with arguments. Nobody else may use the folder. The worker, and what it has
