@@ -128,8 +128,8 @@ func New(locker *redlock.Locker, template string, rule Rule) func(http.Handler) 
 	return c.middleware(locker)
 }
 
-// NewFunc is New with a function in place of the template. The function must make different keys for requests that may run at
-// once, and must not read the body.
+// NewFunc is New with a function in place of the template. Requests that must not run at once need the same key. The function may not read the body.
+// It runs before the request waits, for each request of the rule. NewFunc panics where New does, and if the function is nil.
 func NewFunc(locker *redlock.Locker, key KeyFunc, rule Rule) func(http.Handler) http.Handler {
 	if key == nil {
 		panic("middleware: the KeyFunc is nil")

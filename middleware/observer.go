@@ -19,12 +19,9 @@ type Observer interface {
 	// Acquired is called when a request has its lock. waited is the time since the request asked for the lock; Turn.Waited counts from the
 	// request's arrival, and so includes the time in which its body was read.
 	Acquired(rule string, waited time.Duration)
-	// Done is called once for each request, whether it was served or not, even if its handler panics. The outcome is the Turn's, with two
-	// differences. If the lock was lost, the outcome is OutcomeLost, even if the response had begun before, or if only the release has shown the
-	// loss. If the request panicked before it asked for its lock, the outcome is OutcomeFailed.
-	//
-	// held is the time from Acquired to the release of the lock, and above 0. It is 0 for a request without its own lock, for example if a rule
-	// around this one holds its keys. With HoldAfterAbort the lock may be released, and Done be called, after the response.
+	// Done is called once for each request, served or not, even if its handler panics. The outcome is the Turn's, except that it is OutcomeLost
+	// whenever the lock was lost, and OutcomeFailed if the request panicked before it asked for its lock. held is the time from Acquired to the
+	// release; it is 0 if the request had no lock of its own. With HoldAfterAbort, Done may come after the response.
 	Done(rule string, outcome Outcome, held time.Duration)
 	// Passed is called, before Done, for a request that is served without a lock because of OnMissingKey, OnNoQuorum or DryRun. The outcome is the
 	// Turn's.

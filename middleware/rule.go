@@ -25,44 +25,31 @@ import (
 // on_no_quorum, are also their names in Caddy. The first paragraph of each field's comment is a row of the table in docs/configuration.md, which
 // go test ./middleware -run TestSettings -update writes anew.
 type Rule struct {
+	// The key: what is locked, by how many requests at a time, and how the upstream sees it.
+
 	// The templates of the lock keys, such as `order:{path.1:int}`, with placeholders (docs/keys.md#placeholders). Default: the preset's;
 	// otherwise required.
 	//
 	// A request holds all of its keys, at most 16, or none. In JSON a template has the full names of Caddy's placeholders,
 	// `order:{http.request.uri.path.1:int}`.
 	Keys []string `json:"key,omitempty"`
-	// The name of the rule in logs, metrics and traces. Default: the keys and the preset.
-	//
-	// It has at most 128 printable bytes, and no secret.
-	Name string `json:"name,omitempty"`
 	// The settings recommended for a sender of webhooks or for an API (docs/presets.md). Default: none.
 	//
 	// A setting of the rule itself takes precedence.
 	Preset string `json:"preset,omitempty"`
-	// How long a request waits for its lock. Default: the preset's, or 0.
+	// The name of the rule in logs, metrics and traces. Default: the keys and the preset.
 	//
-	// `0`, in Go a negative value, means not at all, even if the preset waits.
-	Wait time.Duration `json:"wait,omitempty"`
-	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
-	//
-	// A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
-	// request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
-	MastersWait time.Duration `json:"masters_wait,omitempty"`
-	// How long the lease lasts, and so how long a key stays locked if the process that holds it dies. Default: 10s, or `max_ttl` if that is less.
-	//
-	// The lease is renewed while the request runs. The time is at most `max_ttl`, and at least twice `timeout`.
-	TTL time.Duration `json:"ttl,omitempty"`
-	// The longest time that a request holds its lock. Then the request ends as if the lease were lost. Default: 5m.
-	MaxHold time.Duration `json:"max_hold,omitempty"`
-	// How many requests may wait for one key in this process. Default: 1000.
-	//
-	// Further requests are refused at once.
-	MaxWaiters int `json:"max_waiters,omitempty"`
+	// It has at most 128 printable bytes, and no secret.
+	Name string `json:"name,omitempty"`
 	// How many requests hold a key at the same time, in all processes together (docs/recipes.md#at-most-n-at-a-time). Default: 1.
 	//
 	// 1 to 256: one number for all keys, or one number for each key, in the order of the keys. Each request holds one of this many slots. The
 	// upstream gets the slot, from 0 on, in the header `Redlock-Slot`, unless the request has several keys.
 	Concurrency Concurrency `json:"concurrency,omitempty"`
+	// `refuse` a request that lacks a part of the key, or `pass` it on without a lock. Default: `refuse`.
+	//
+	// A request with an ID still holds the lock on the ID.
+	OnMissingKey string `json:"on_missing_key,omitempty"`
 	// The request header with the fencing token. Default: `Fencing-Token`.
 	//
 	// The rule removes the header if a client sends it. The header can't be one that has a meaning of its own in HTTP, or from which the key, the ID,
@@ -72,16 +59,46 @@ type Rule struct {
 	//
 	// The header has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the same limits as `fence_header`.
 	KeyHeader string `json:"key_header,omitempty"`
+
+	// Waiting for the lock, and holding it.
+
+	// How long a request waits for its lock. Default: the preset's, or 0.
+	//
+	// `0`, in Go a negative value, means not at all, even if the preset waits.
+	Wait time.Duration `json:"wait,omitempty"`
+	// How many requests may wait for one key in this process. Default: 1000.
+	//
+	// Further requests are refused at once.
+	MaxWaiters int `json:"max_waiters,omitempty"`
 	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
-	// The status if too few masters answer, 400 to 599. Default: 409.
-	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
-	// `refuse` a request that lacks a part of the key, or `pass` it on without a lock. Default: `refuse`.
+	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
 	//
-	// A request with an ID still holds the lock on the ID.
-	OnMissingKey string `json:"on_missing_key,omitempty"`
+	// A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
+	// request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
+	MastersWait time.Duration `json:"masters_wait,omitempty"`
 	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
+	// The status if too few masters answer, 400 to 599. Default: 409.
+	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
+	// How long the lease lasts, and so how long a key stays locked if the process that holds it dies. Default: 10s, or `max_ttl` if that is less.
+	//
+	// The lease is renewed while the request runs. The time is at most `max_ttl`, and at least twice `timeout`.
+	TTL time.Duration `json:"ttl,omitempty"`
+	// The longest time that a request holds its lock. Then the request ends as if the lease were lost. Default: 5m.
+	MaxHold time.Duration `json:"max_hold,omitempty"`
+	// `run` a request to its end when its client has left, or `cancel` it. Default: `run`.
+	//
+	// With `run` the upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without an end. It is an error
+	// together with `remember`.
+	OnClientAbort string `json:"on_client_abort,omitempty"`
+	// How long the key stays locked after a handler has broken off, because the upstream may still work (docs/hosts.md#what-works-on). Default: 0.
+	//
+	// A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
+	// `max_hold` in all.
+	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
+
+	// Bodies of requests, and responses on their way.
 
 	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many of a response wait with
 	// `buffer_response`. Default: 1 MiB, or the preset's.
@@ -111,6 +128,13 @@ type Rule struct {
 	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
+	// Serves requests for WebSocket. Otherwise they are refused with 403, as requests for any other protocol always are. Default: off.
+	//
+	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
+	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
+
+	// Deliveries: who has sent them, and by which ID a repeat is known.
+
 	// The signature that is checked before the lock is taken: `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`, and one or
 	// more secrets of one sender. Each sender has its own `verify` (docs/security.md#several-senders). Default: none.
 	//
@@ -142,6 +166,14 @@ type Rule struct {
 	// This name, or without it the host as `{host}` reads it, is a part of the ID. So rules with the same name must have the same users. The name has
 	// at most 128 printable bytes.
 	Site string `json:"site,omitempty"`
+	// `refuse` a repeat with 409 while the first request waits or runs, or let it `wait` for the first one's response. Default: `refuse`.
+	//
+	// A repeat waits for at most `wait`. If the response isn't remembered, one of the waiting repeats is served. `wait` needs `remember` and a
+	// wait above 0.
+	OnDuplicate string `json:"on_duplicate,omitempty"`
+
+	// Remembered responses.
+
 	// How long the final response to a delivery is remembered (docs/configuration.md#remembered-responses). Default: the preset's, or off.
 	//
 	// The shortest time is 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the
@@ -165,26 +197,9 @@ type Rule struct {
 	// The method, path, query, body and, with `idempotency_key`, the keys are compared. If it is off, the method, path and query are a part of
 	// the ID, because a sender may deliver one event to several places.
 	Fingerprint *bool `json:"fingerprint,omitempty"`
-	// `refuse` a repeat with 409 while the first request waits or runs, or let it `wait` for the first one's response. Default: `refuse`.
-	//
-	// A repeat waits for at most `wait`. If the response isn't remembered, one of the waiting repeats is served. `wait` needs `remember` and a
-	// wait above 0.
-	OnDuplicate string `json:"on_duplicate,omitempty"`
 
-	// Serves requests for WebSocket. Otherwise they are refused with 403, as requests for any other protocol always are. Default: off.
-	//
-	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
-	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
-	// `run` a request to its end when its client has left, or `cancel` it. Default: `run`.
-	//
-	// With `run` the upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without an end. It is an error
-	// together with `remember`.
-	OnClientAbort string `json:"on_client_abort,omitempty"`
-	// How long the key stays locked after a handler has broken off, because the upstream may still work (docs/hosts.md#what-works-on). Default: 0.
-	//
-	// A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
-	// `max_hold` in all.
-	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
+	// For operators.
+
 	// Takes no lock and refuses nothing (docs/problems.md#dry_run). Default: off.
 	//
 	// `{http.redlock.outcome}` is the outcome that a request would have had.
@@ -194,40 +209,42 @@ type Rule struct {
 	// Operators of any machine see the authenticated user (User) and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
 
-	// BodyBudget bounds the memory for bodies and responses that wait; rules may share one. In Caddy it is the `body_budget`.
-	// Default: a budget of 64 MiB for all rules without their own.
-	BodyBudget *Budget `json:"-"`
-	// ClientAddress returns the address of a request's client, IP or IP:port, which bounds the client's share of the body budget. Behind a
-	// proxy it should return the address that the proxy reports. In Caddy `trusted_proxies` determines it. Default: the request's `RemoteAddr`.
-	ClientAddress func(*http.Request) string `json:"-"`
-	// OriginalURL returns the URL for which the client has asked, and which the fingerprint contains. In Caddy it is the URL before
-	// `handle_path` and `rewrite`. Default: the request's `RequestURI`.
-	OriginalURL func(*http.Request) *url.URL `json:"-"`
-	// OnReplay is called before a request gets the remembered response. Default: none.
-	OnReplay func(*http.Request, Turn) `json:"-"`
-	// OnHold is called when HoldAfterAbort begins to hold the keys of a request that has ended. The function that it returns is called when the
-	// keys are free. A Locker that is closed meanwhile frees them; a reload of Caddy doesn't. Default: none.
-	OnHold func() (free func()) `json:"-"`
-	// User returns the authenticated user, such as a JWT's subject, or "" if there is none. The user is the scope of a rule that sets none,
-	// because the user stays the same when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
-	User func(*http.Request) string `json:"-"`
-	// Sealer encrypts the responses on the masters. All processes of the rule must have its keys: a request whose response can't be read is
-	// refused with 500, because it must not run again. In Caddy set `remember_keys`. Default: none, so the masters can read the responses.
-	Sealer *Sealer `json:"-"`
-	// Finished reports whether all work has surely ended after an error of the handler, so that HoldAfterAbort isn't needed. Default: work may
-	// go on after any error.
-	Finished func(error) bool `json:"-"`
+	// What only a program can set.
+
+	// Logger gets lines about refused requests (for each outcome, one line in 10 s at most), and about locks that were not released in order. Keys
+	// are never logged. A slow Logger delays requests; the Locker's Logger doesn't. Default: with New the Locker's, otherwise none.
+	Logger *slog.Logger `json:"-"`
+	// Observer gets the outcomes of the requests, under the rule's name. Default: none.
+	Observer Observer `json:"-"`
 	// Shutdown ends when the server is about to stop. Requests that wait are refused with 503 then, and requests that hold their locks run on.
 	// Without Shutdown, the server's own Shutdown waits until all waiting requests were served. Caddy's module sets it. Default: never.
 	//
 	//	stopping, stop := context.WithCancel(context.Background())
 	//	server.RegisterOnShutdown(stop)
 	Shutdown context.Context `json:"-"`
-	// Observer gets the outcomes of the requests, under the rule's name. Default: none.
-	Observer Observer `json:"-"`
-	// Logger gets lines about refused requests (for each outcome, one line in 10 s at most), and about locks that were not released in order. Keys
-	// are never logged. A slow Logger delays requests; the Locker's Logger doesn't. Default: with New the Locker's, otherwise none.
-	Logger *slog.Logger `json:"-"`
+	// User returns the authenticated user, such as a JWT's subject, or "" if there is none. The user is the scope of a rule that sets none,
+	// because the user stays the same when a client has a new token. In Caddy it is `{http.auth.user.id}`. Default: nobody.
+	User func(*http.Request) string `json:"-"`
+	// Sealer encrypts the responses on the masters. All processes of the rule must have its keys: a request whose response can't be read is
+	// refused with 500, because it must not run again. In Caddy set `remember_keys`. Default: none, so the masters can read the responses.
+	Sealer *Sealer `json:"-"`
+	// ClientAddress returns the address of a request's client, IP or IP:port, which bounds the client's share of the body budget. Behind a
+	// proxy it should return the address that the proxy reports. In Caddy `trusted_proxies` determines it. Default: the request's `RemoteAddr`.
+	ClientAddress func(*http.Request) string `json:"-"`
+	// OriginalURL returns the URL for which the client has asked, and which the fingerprint contains. In Caddy it is the URL before
+	// `handle_path` and `rewrite`. Default: the request's `RequestURI`.
+	OriginalURL func(*http.Request) *url.URL `json:"-"`
+	// BodyBudget bounds the memory for bodies and responses that wait; rules may share one. In Caddy it is the `body_budget`.
+	// Default: a budget of 64 MiB for all rules without their own.
+	BodyBudget *Budget `json:"-"`
+	// Finished reports whether all work has surely ended after an error of the handler, so that HoldAfterAbort isn't needed. Default: work may
+	// go on after any error.
+	Finished func(error) bool `json:"-"`
+	// OnReplay is called before a request gets the remembered response. Default: none.
+	OnReplay func(*http.Request, Turn) `json:"-"`
+	// OnHold is called when HoldAfterAbort begins to hold the keys of a request that has ended. The function that it returns is called when the
+	// keys are free. A Locker that is closed meanwhile frees them; a reload of Caddy doesn't. Default: none.
+	OnHold func() (free func()) `json:"-"`
 }
 
 // Verify says how the signatures of one sender of webhooks are checked. They are checked before the lock is taken, so that nobody without a secret
