@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/exp/zapslog"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -52,7 +53,7 @@ func (s *settings) join() (*redlock.Locker, error) {
 		if err != nil {
 			return nil, fmt.Errorf("masters: %w", err)
 		}
-		locker, err := redlock.New(masters, append(s.List(), redlock.WithoutWarnings(), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
+		locker, err := redlock.New(masters, append(s.List(), inside.WithoutWarnings.(redlock.Option), redlock.WithLogger(slog.New(currentLog{})), redlock.WithObserver(series.Observer()))...)
 		if err == nil {
 			series.Watch(locker)
 		}
@@ -123,7 +124,7 @@ func (s *settings) strangers() (strangers []pooledLocker) {
 	ours, err := s.masters()
 	lockers.Range(func(sum, value any) bool {
 		p := value.(pooledLocker)
-		if sum != s.sum && (err != nil || p.Prefix() != s.Prefix || !redlock.Overlap(ours, p.masters)) {
+		if sum != s.sum && (err != nil || inside.Of(p.Locker).Prefix != s.Prefix || !inside.Overlap(ours, p.masters)) {
 			strangers = append(strangers, p)
 		}
 		return true

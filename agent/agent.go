@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -86,7 +87,7 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 	for _, opt := range opts {
 		opt(a)
 	}
-	a.logger = cmp.Or(a.logger, locker.Logger())
+	a.logger = cmp.Or(a.logger, inside.Of(locker).Logger)
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -247,7 +248,7 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 		return nil, doneProblem(done, request.OncePer != nil)
 	case !isOfLock(err):
 		text := strings.TrimPrefix(err.Error(), "redlock: ")
-		if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {
+		if limit := (*inside.OptionError)(nil); errors.As(err, &limit) {
 			text = limit.Named(strings.ReplaceAll(limit.Option, " ", "_"))
 		}
 		return nil, refuse(http.StatusBadRequest, "%s", text)

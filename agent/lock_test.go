@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -474,7 +475,7 @@ func TestLossFoundAtRelease(t *testing.T) {
 	}
 	lost := 0
 	for line := range strings.Lines(log.String()) {
-		if strings.Contains(line, "level=WARN") && strings.Contains(line, "lease lost") && strings.Contains(line, "key_hash="+redlock.KeyHash("k")) && strings.Contains(line, fmt.Sprint("fence=", fence)) {
+		if strings.Contains(line, "level=WARN") && strings.Contains(line, "lease lost") && strings.Contains(line, "key_hash="+lockname.Hash("k")) && strings.Contains(line, fmt.Sprint("fence=", fence)) {
 			lost++
 		}
 	}

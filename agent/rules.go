@@ -8,10 +8,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 const (
@@ -65,7 +65,7 @@ func (a *Agent) compile(text []byte) (*gatewayRule, error) {
 		return nil, err
 	}
 	if settings.TTL > 0 {
-		if err := a.locker.Check(redlock.WithTTL(settings.TTL)); err != nil {
+		if err := inside.CheckTTL(a.locker, settings.TTL); err != nil {
 			return nil, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
@@ -84,7 +85,7 @@ func inspectKey(ctx context.Context, lockers []*redlock.Locker, key string, slot
 	var failure error
 	known := make(map[string]bool) // the keyspaces whose masters have answered
 	for _, l := range lockers {
-		keyspace := l.Keyspace()
+		keyspace := inside.Of(l).Keyspace
 		if known[keyspace] {
 			continue
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
@@ -23,7 +23,7 @@ func (h *handler) audit(r *http.Request, what, key string, failure *Problem, mor
 	if failure != nil {
 		result = failure.Title
 	}
-	args := append([]any{"key_hash", redlock.KeyHash(key)}, more...)
+	args := append([]any{"key_hash", lockname.Hash(key)}, more...)
 	args = append(args, "result", result, "from", r.RemoteAddr)
 	if user := h.user(r); user != "" {
 		args = append(args, "user", user)

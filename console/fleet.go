@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
@@ -26,7 +27,7 @@ const silence = 7 * time.Second
 func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 	all, asked := Processes{Processes: []Process{}}, make(map[string]bool)
 	for _, l := range lockers {
-		keyspace := l.Keyspace()
+		keyspace := inside.Of(l).Keyspace
 		if asked[keyspace] {
 			continue
 		}

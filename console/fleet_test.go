@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
@@ -25,7 +26,7 @@ func TestProcesses(t *testing.T) {
 	other := newLocker(t, servers, redlock.WithInstance("web2/<b>"), redlock.WithMaxTTL(2*long))
 	for _, l := range []*redlock.Locker{one, other} {
 		base, their := mount(t, l), map[*redlock.Locker]string{one: "web2/<b>", other: "web1/42"}[l]
-		eventually(t, l.Instance()+" names the other", func() bool {
+		eventually(t, inside.Of(l).Instance+" names the other", func() bool {
 			d := ask[console.Status](t, http.MethodGet, base+"masters", http.StatusOK).Lockers[0].Disagreements
 			return len(d) == 1 && d[0].Process == their && d[0].MaxTTLSeconds > 0 && d[0].Masters == "" && strings.HasPrefix(d[0].Text, their+" has another max_ttl (")
 		})
@@ -34,8 +35,8 @@ func TestProcesses(t *testing.T) {
 			t.Fatalf("%+v", known)
 		}
 		for _, p := range known {
-			if own := p.Instance == l.Instance(); p.Own != own || (p.Disagreement == nil) != own || p.Version == "" || p.Since.IsZero() || p.Seen.IsZero() || len(p.Masters) != 1 {
-				t.Errorf("%s: %+v", l.Instance(), p)
+			if own := p.Instance == inside.Of(l).Instance; p.Own != own || (p.Disagreement == nil) != own || p.Version == "" || p.Since.IsZero() || p.Seen.IsZero() || len(p.Masters) != 1 {
+				t.Errorf("%s: %+v", inside.Of(l).Instance, p)
 			}
 		}
 		page := text(t, base)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -113,7 +114,7 @@ func TestAudit(t *testing.T) {
 	other := newLocker(t, servers, redlock.WithInstance("web2/43"))
 	base := serveConsole(t, other, console.WithLogger(asked.logger()), console.WithUser(func(*http.Request) string { return "ann" }))
 	lock := mustLock(t, holder, "order:42", redlock.WithLabel("pay"))
-	hash, fence := "key_hash="+redlock.KeyHash("order:42"), fmt.Sprint("fence=", lock.Fence())
+	hash, fence := "key_hash="+lockname.Hash("order:42"), fmt.Sprint("fence=", lock.Fence())
 	eventually(t, "it is released", func() bool { // the masters forget the fence for a while
 		ask[console.Problem](t, http.MethodDelete, base+"locks/order:42?fence=1", http.StatusConflict)
 		return askAs(t, "localhost", http.MethodDelete, fmt.Sprint(base, "locks/order:42?fence=", lock.Fence())) == http.StatusOK

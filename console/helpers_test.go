@@ -45,20 +45,20 @@ func muxOf(lockers []*redlock.Locker) http.Handler {
 
 // mountInside is mount without connections, during which no virtual time would pass.
 func mountInside(t *testing.T, lockers ...*redlock.Locker) (base string) {
-	host := fmt.Sprintf("127.0.0.1:%d", inside.last.Add(1))
-	inside.Store(host, muxOf(lockers))
+	host := fmt.Sprintf("127.0.0.1:%d", within.last.Add(1))
+	within.Store(host, muxOf(lockers))
 	return "inside://" + host + "/ops/redlock/"
 }
 
-// inside has the handlers of the URLs that begin with inside://, by their hosts.
-var inside handlers
+// within has the handlers of the URLs that begin with inside://, by their hosts.
+var within handlers
 
 type handlers struct {
 	sync.Map
 	last atomic.Int64
 }
 
-func init() { http.DefaultTransport.(*http.Transport).RegisterProtocol("inside", &inside) }
+func init() { http.DefaultTransport.(*http.Transport).RegisterProtocol("inside", &within) }
 
 func (h *handlers) RoundTrip(r *http.Request) (*http.Response, error) {
 	handler, _ := h.Load(r.URL.Host)

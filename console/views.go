@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -15,10 +16,10 @@ import (
 func statusOf(lockers []*redlock.Locker) Status {
 	all := Status{Ready: len(lockers) > 0, Version: version.String(), Lockers: []Locker{}}
 	for _, l := range lockers {
-		status := l.Status()
+		status, own := l.Status(), inside.Of(l)
 		shown := Locker{
-			Instance:  l.Instance(),
-			Prefix:    l.Prefix(),
+			Instance:  own.Instance,
+			Prefix:    own.Prefix,
 			Ready:     status.Ready(),
 			Quorum:    status.Quorum,
 			Available: status.Available,

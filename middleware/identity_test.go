@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -45,7 +46,7 @@ func TestRequestOfHolder(t *testing.T) {
 		t.Fatalf("%+v", lines)
 	}
 	for _, line := range lines {
-		if line["key_hash"] != redlock.KeyHash("order:42") || line["fence"] != float64(fence) {
+		if line["key_hash"] != lockname.Hash("order:42") || line["fence"] != float64(fence) {
 			t.Errorf("fence %d: %+v", fence, line)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -51,7 +52,7 @@ func TestRefusalsInLog(t *testing.T) {
 			return map[string]any{"level": "INFO", "msg": "request is refused", "rule": "orders", "outcome": outcome, "detail": detail, "status": status}
 		}
 		held, missing := line("held", "another request holds the lock", 423), line("missing_key", "key part {header.Order}: missing or empty", 400)
-		held["key_hash"] = redlock.KeyHash("order:s3cret")
+		held["key_hash"] = lockname.Hash("order:s3cret")
 
 		send("s3cret", 1)
 		requireLines(t, &log, held)
@@ -65,7 +66,7 @@ func TestRefusalsInLog(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		send("s3cret", 2)
 		again := line("held", "another request holds the lock", 423)
-		again["not_logged"], again["key_hash"] = 3.0, redlock.KeyHash("order:s3cret")
+		again["not_logged"], again["key_hash"] = 3.0, lockname.Hash("order:s3cret")
 		requireLines(t, &log, held, missing, again)
 	})
 }

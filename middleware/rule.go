@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/parts"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
@@ -403,12 +404,13 @@ func (rule Rule) of(locker *redlock.Locker) Rule {
 		panic("middleware: the Locker is nil: did the call that made it return an error?")
 	}
 	if rule.TTL > 0 {
-		if err := locker.Check(redlock.WithTTL(rule.TTL)); err != nil {
+		if err := inside.CheckTTL(locker, rule.TTL); err != nil {
 			panic(fmt.Sprintf("middleware: %v", err))
 		}
 	}
-	rule.MaxHold = cmp.Or(rule.MaxHold, locker.MaxHold())
-	rule.Logger = cmp.Or(rule.Logger, locker.Logger())
+	own := inside.Of(locker)
+	rule.MaxHold = cmp.Or(rule.MaxHold, own.MaxHold)
+	rule.Logger = cmp.Or(rule.Logger, own.Logger)
 	return rule
 }
 

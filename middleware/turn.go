@@ -238,10 +238,10 @@ func (t *Turn) showing(header string) *Turn {
 func (t *Turn) identity() (attrs []slog.Attr) {
 	var hashes []string
 	for _, key := range t.keys {
-		hashes = append(hashes, redlock.KeyHash(key))
+		hashes = append(hashes, lockname.Hash(key))
 	}
 	if t.claimKey != "" {
-		hashes = append(hashes, redlock.KeyHash(t.claimKey))
+		hashes = append(hashes, lockname.Hash(t.claimKey))
 	}
 	if len(hashes) > 0 {
 		attrs = append(attrs, slog.String("key_hash", strings.Join(hashes, " ")))

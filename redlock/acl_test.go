@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -140,7 +141,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 	if _, err := other.TryLock(t.Context(), "key"); !errors.Is(err, redlock.ErrHeld) {
 		complain(errors.Join(errors.New("the second locker"), err))
 	}
-	if seen, err := inspect.Key(t.Context(), other, "key"); err != nil || seen.Holder != l.Instance() || seen.Fence != lock.Fence() {
+	if seen, err := inspect.Key(t.Context(), other, "key"); err != nil || seen.Holder != inside.Of(l).Instance || seen.Fence != lock.Fence() {
 		complain(fmt.Errorf("inspected: %+v, %w", seen, err))
 	}
 	via := redlock.ViaPolled

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -870,7 +871,7 @@ func (c *call) tellDifference() {
 		if n := reply.Elsewhere; n > 0 && n != c.lost.attempt.Slots {
 			if c.differs.Swap(&otherSlots{int(n), time.Now()}) == nil {
 				c.logger.Warn("calls differ on how many may hold a key at the same time: the largest number holds, so give all rules and processes the same",
-					"here", c.lost.attempt.Slots, "elsewhere", n, "key_hash", KeyHash(c.lost.given), "rule", c.label)
+					"here", c.lost.attempt.Slots, "elsewhere", n, "key_hash", lockname.Hash(c.lost.given), "rule", c.label)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -166,7 +167,7 @@ func TestEvenNumber(t *testing.T) {
 			t.Errorf("%s: warnings %q, want %d", urls, lines, want)
 		}
 		var quiet logBook
-		mustClose(t, newLocker(t, strings.Fields(urls), quiet.option(), redlock.WithoutWarnings()))
+		mustClose(t, newLocker(t, strings.Fields(urls), quiet.option(), inside.WithoutWarnings.(redlock.Option)))
 		if lines := quiet.lines("level=WARN"); len(lines) > 0 {
 			t.Errorf("%s: warnings %q without warnings", urls, lines)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
@@ -54,7 +55,7 @@ func TestProcessesAreKnown(t *testing.T) {
 			two:    "longer same " + longest + ", other masters refused",
 			longer: "other masters " + simTTL.String() + " refused",
 		} {
-			eventually(t, bound, l.Instance()+" names "+want, func() bool {
+			eventually(t, bound, inside.Of(l).Instance+" names "+want, func() bool {
 				return strings.Join(differing(l), ", ") == want || l == longer && hasBoth(differing(l), want)
 			})
 		}

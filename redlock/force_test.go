@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
@@ -107,7 +108,7 @@ func TestForceInOneProcess(t *testing.T) {
 		if err := inspect.Force(t.Context(), l, "key", 0, first.Fence()); !errors.Is(err, inspect.ErrFenceChanged) {
 			t.Errorf("the first one's fence again: %v", err)
 		}
-		requireHolder(t, mustInspect(t, l, "key"), l.Instance(), second)
+		requireHolder(t, mustInspect(t, l, "key"), inside.Of(l).Instance, second)
 		mustUnlock(t, second)
 		net.RequireNoKeys(t)
 	})

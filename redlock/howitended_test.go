@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -216,7 +217,7 @@ func TestToldOnceHowItEnded(t *testing.T) {
 				if len(told) != 1 || !errors.Is(told[0].err, redlock.ErrLost) || !strings.Contains(err.Error(), strings.TrimPrefix(told[0].err.Error(), "redlock: ")) {
 					t.Errorf("told are %v, want the loss once, as by Unlock: %v", told, err)
 				}
-				if len(logged) != 1 || !strings.Contains(logged[0], "key_hash="+redlock.KeyHash("a")) || !strings.Contains(logged[0], "fence=") {
+				if len(logged) != 1 || !strings.Contains(logged[0], "key_hash="+lockname.Hash("a")) || !strings.Contains(logged[0], "fence=") {
 					t.Errorf("logged %q, want one line with the key and the fence", logged)
 				}
 			})

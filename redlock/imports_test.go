@@ -17,8 +17,8 @@ func TestImports(t *testing.T) {
 	const vote = "redlock/internal/vote"
 	const hook, simnet = "redlock/internal/hook", "redlock/internal/simnet"
 	for dir, allowed := range map[string][]string{
-		".":              {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/lockname", "internal/base/notices", "internal/base/quorum", "internal/base/version"},
-		"../inspect":     {"redlock", hook, vote, heartbeat, protocol},
+		".":              {protocol, memory, redis, admission, heartbeat, link, cluster, vote, hook, "internal/base/inside", "internal/base/lockname", "internal/base/notices", "internal/base/quorum", "internal/base/version"},
+		"../inspect":     {"redlock", hook, vote, heartbeat, protocol, "internal/base/lockname"},
 		"../simnet":      {"redlock", hook, simnet},
 		"../redlocktest": {"redlock", hook, memory, protocol},
 		"vote":           {link, protocol, admission},

@@ -2,10 +2,35 @@ package redlock
 
 import (
 	"context"
+	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
+
+// This module's own packages and programs reach unexported parts only through these functions.
+func init() {
+	inside.Of = func(locker any) inside.Locker {
+		l := locker.(*Locker)
+		return inside.Locker{Prefix: l.prefix, Instance: l.instance, MaxHold: l.maxHold, Logger: l.reporter.logger, Keyspace: l.keyspace()}
+	}
+	inside.CheckTTL = func(locker any, ttl time.Duration) error {
+		l := locker.(*Locker)
+		if err := l.usable(context.Background()); err != nil {
+			return err
+		}
+		_, err := l.with([]LockOption{WithTTL(ttl)})
+		return err
+	}
+	inside.CheckOptions = func(options any) error {
+		_, err := newOptions(options.([]Option))
+		return err
+	}
+	inside.WithoutWarnings = option(func(o *options) { o.warned = true })
+	inside.Overlap = func(ones, others any) bool { return overlap(ones.([]Master), others.([]Master)) }
+	inside.DefaultMaxSkew, inside.DefaultRestartGuard = defaultMaxSkew, defaultRestartGuard
+}
 
 // Packages inspect and redlocktest reach a Locker's unexported parts only through this function.
 func init() {
@@ -17,6 +42,8 @@ func init() {
 		return hook.Inside{
 			Masters:          l.voters,
 			MaxTTL:           l.maxTTL,
+			Prefix:           l.prefix,
+			Instance:         l.instance,
 			StatusOf:         func(key string) any { return l.gates.statusOf(protocol.Key(l.prefix, key)) },
 			EndByForce:       l.gates.endByForce,
 			Lose:             func(key string) bool { return l.gates.lose(protocol.Key(l.prefix, key)) },

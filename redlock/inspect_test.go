@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
@@ -116,7 +117,7 @@ func TestInspectWithIllMasters(t *testing.T) {
 		lock := mustLock(t, l, "key")
 		net.Servers[0].Hang()
 		seen := mustInspect(t, l, "key")
-		requireHolder(t, seen, l.Instance(), lock)
+		requireHolder(t, seen, inside.Of(l).Instance, lock)
 		if err := seen.Masters[0].Err; err == nil || !strings.Contains(err.Error(), "no reply") {
 			t.Errorf("the master that hangs: %v", err)
 		}

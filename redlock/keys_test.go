@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
@@ -76,10 +77,10 @@ func TestKeysOfAnother(t *testing.T) {
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	host, _ := os.Hostname()
-	if name, want := newLocker(t, []string{"memory://"}).Instance(), host+"/"+strconv.Itoa(os.Getpid()); name != want {
+	if name, want := inside.Of(newLocker(t, []string{"memory://"})).Instance, host+"/"+strconv.Itoa(os.Getpid()); name != want {
 		t.Errorf("by default %q, want %q", name, want)
 	}
-	if name := newLocker(t, []string{"memory://"}, redlock.WithInstance("web1")).Instance(); name != "web1" {
+	if name := inside.Of(newLocker(t, []string{"memory://"}, redlock.WithInstance("web1"))).Instance; name != "web1" {
 		t.Errorf("named web1: %q", name)
 	}
 	for _, wrong := range []string{"", "a b", "a\n", "é", strings.Repeat("x", 65)} {

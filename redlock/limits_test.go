@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/limits"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -28,6 +29,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mustClose(t, l)
+	called := func(opt redlock.LockOption) error { return freed(l.TryLock(t.Context(), "a", opt)) }
 	limits.TestKeys(t, func(keys ...string) error { return second(l.TryLockAll(t.Context(), keys)) })
 	limits.Test(t, limits.With("", " "), func(option, value string) error {
 		if number := numbers[option]; number != nil {
@@ -35,31 +37,31 @@ func TestLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := redlock.CheckOptions(number(n)); err == nil {
+			if err := inside.CheckOptions([]redlock.Option{number(n)}); err == nil {
 				t.Errorf("%s %s is accepted as a default", option, value)
 			}
-			return l.Check(number(n))
+			return called(number(n))
 		}
 		if text := texts[option]; text != nil {
-			return redlock.CheckOptions(text(value))
+			return inside.CheckOptions([]redlock.Option{text(value)})
 		}
 		d, err := time.ParseDuration(value)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if lock := ofLocks[option]; lock != nil {
-			return l.Check(lock(d))
+			return called(lock(d))
 		}
-		return redlock.CheckOptions(durations[option](d))
+		return inside.CheckOptions([]redlock.Option{durations[option](d)})
 	}, "max ttl", "max skew", "restart guard", "timeout", "ttl", "wait", "masters wait", "max hold", "once per", "concurrency", "max waiters", "prefix", "instance")
-	if err := l.Check(redlock.WithConcurrency(math.MaxInt)); err == nil || !strings.Contains(err.Error(), strconv.Itoa(math.MaxInt)) {
+	if err := called(redlock.WithConcurrency(math.MaxInt)); err == nil || !strings.Contains(err.Error(), strconv.Itoa(math.MaxInt)) {
 		t.Error(err)
 	}
 	for _, opts := range [][]redlock.Option{
 		{redlock.WithWait(math.MaxInt64)}, {redlock.WithMaxHold(math.MaxInt64)}, {redlock.WithMaxWaiters(math.MaxInt)},
 		{redlock.WithMaxTTL(366 * 24 * time.Hour)}, {redlock.WithTimeout(5 * time.Second)}, {redlock.WithConcurrency(redlock.MaxConcurrency)},
 	} {
-		if err := redlock.CheckOptions(opts...); err != nil {
+		if err := inside.CheckOptions(opts); err != nil {
 			t.Error(err)
 		}
 	}

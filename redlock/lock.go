@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -569,7 +570,7 @@ func (k *Lock) unlockForgetting() error {
 
 // words returns the attributes with which the log describes a lock.
 func (k *Lock) words() []any {
-	words := []any{"key_hash", KeyHash(k.place.given), "fence", k.Fence(), "since", k.since().UTC()}
+	words := []any{"key_hash", lockname.Hash(k.place.given), "fence", k.Fence(), "since", k.since().UTC()}
 	if label := k.call.label; label != "" {
 		words = append(words, "rule", label)
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -190,21 +189,6 @@ func (l *Locker) TryDo(ctx context.Context, key string, f func(ctx context.Conte
 	return lock.do(ctx, f)
 }
 
-// Check returns the error that a call of this Locker's Lock would return for these options, or nil.
-func (l *Locker) Check(opts ...LockOption) error {
-	if err := l.usable(context.Background()); err != nil {
-		return err
-	}
-	_, err := l.with(opts)
-	return err
-}
-
-// MaxHold returns the max hold of locks without an option WithMaxHold of their own. 0 is for none.
-func (l *Locker) MaxHold() time.Duration { return l.maxHold }
-
-// Logger returns a logger for the log of WithLogger. A call of this logger blocks nobody, even if that log is slow, or blocks.
-func (l *Locker) Logger() *slog.Logger { return l.reporter.logger }
-
 func (l *Locker) with(opts []LockOption) (lockOptions, error) {
 	if len(opts) == 0 {
 		return l.lockOptions, nil // New has checked these defaults
@@ -331,9 +315,3 @@ func checkKeys(keys ...string) error {
 	}
 	return nil
 }
-
-// Prefix returns the prefix of the Locker's keys: see WithPrefix.
-func (l *Locker) Prefix() string { return l.prefix }
-
-// Instance returns the name of this process: see WithInstance.
-func (l *Locker) Instance() string { return l.instance }

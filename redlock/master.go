@@ -48,9 +48,8 @@ func (m Master) server() string {
 	return m.String()
 }
 
-// Overlap reports whether each majority of one set of masters shares a server with each majority of the other set. Then two Lockers on these sets,
-// with the same prefix, exclude each other. Masters in memory count as different ones.
-func Overlap(ones, others []Master) bool {
+// overlap is inside.Overlap.
+func overlap(ones, others []Master) bool {
 	common := 0
 	for _, m := range ones {
 		if !m.inMemory() && slices.ContainsFunc(others, func(other Master) bool { return other.server() == m.server() }) {

@@ -218,7 +218,7 @@ func TestMastersWaitInAGuard(t *testing.T) {
 
 func TestMastersWaitIsNotNegative(t *testing.T) {
 	l := newLocker(t, []string{"memory://a"})
-	if err := l.Check(redlock.WithMastersWait(-1)); err == nil {
+	if err := freed(l.TryLock(t.Context(), "a", redlock.WithMastersWait(-1))); err == nil {
 		t.Error("a negative wait for masters is accepted")
 	}
 }

@@ -1,14 +1,11 @@
 package redlock
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -210,12 +207,4 @@ func (v Vote) String() string {
 		return "has refused it for another process that waits"
 	}
 	return "has refused it for " + v.Holder
-}
-
-// KeyHash returns the beginning of the SHA-256 of a key, in hexadecimal digits. Logs have this hash in place of the key, which may be personal data.
-// So all log lines about one lock can be found: the hash is of the key with the letters A to Z in lower case. Anybody who can guess a key can check
-// the guess.
-func KeyHash(key string) string {
-	sum := sha256.Sum256([]byte(lockname.Of(key)))
-	return hex.EncodeToString(sum[:6])
 }

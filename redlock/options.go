@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
@@ -56,7 +57,7 @@ type options struct {
 	prefix   string
 	instance string
 	logger   *slog.Logger
-	warned   bool // set by WithoutWarnings
+	warned   bool // see inside.WithoutWarnings
 	observer Observer
 }
 
@@ -139,11 +140,6 @@ func WithLogger(logger *slog.Logger) Option {
 	return option(func(o *options) { o.logger = logger })
 }
 
-// WithoutWarnings keeps New from logging warnings: for a program that has checked the same options with another Locker, whose log has the warnings.
-func WithoutWarnings() Option {
-	return option(func(o *options) { o.warned = true })
-}
-
 // WithObserver sets an Observer, which is called when something happens to masters, leases and calls.
 // Default: none.
 func WithObserver(observer Observer) Option {
@@ -169,9 +165,9 @@ func newOptions(opts []Option) (options, error) {
 		opt.applyTo(&o)
 	}
 	if o.maxSkew == -1 {
-		o.maxSkew = DefaultMaxSkew(o.maxTTL)
+		o.maxSkew = defaultMaxSkew(o.maxTTL)
 	}
-	least := DefaultRestartGuard(o.maxTTL, o.maxSkew)
+	least := defaultRestartGuard(o.maxTTL, o.maxSkew)
 	if o.guard == -1 {
 		o.guard = least
 	}
@@ -198,34 +194,16 @@ func newOptions(opts []Option) (options, error) {
 	return o, o.check(o.lockOptions)
 }
 
-// DefaultMaxSkew returns the max skew of a Locker with this max TTL: 2 s, or half of the max TTL if that is less.
-func DefaultMaxSkew(maxTTL time.Duration) time.Duration { return min(2*time.Second, maxTTL/2) }
+// defaultMaxSkew is inside.DefaultMaxSkew: 2 s, or half of the max TTL if that is less.
+func defaultMaxSkew(maxTTL time.Duration) time.Duration { return min(2*time.Second, maxTTL/2) }
 
-// DefaultRestartGuard returns the default restart guard of a Locker with these limits, which is also the shortest guard that it may have.
-func DefaultRestartGuard(maxTTL, maxSkew time.Duration) time.Duration {
+// defaultRestartGuard is inside.DefaultRestartGuard.
+func defaultRestartGuard(maxTTL, maxSkew time.Duration) time.Duration {
 	return max(maxTTL, maxSkew+2*protocol.FenceSlack) + time.Second // a server reports its uptime in whole seconds, which may be up to 1 s too long
 }
 
-// CheckOptions returns the error that New would return for these options, or nil.
-func CheckOptions(opts ...Option) error {
-	_, err := newOptions(opts)
-	return err
-}
-
-// OptionError is the error of an option whose value breaks a limit. Programs that have other names for the options can use its parts.
-type OptionError struct {
-	Option string // the option's name in words, such as "max ttl"
-	Value  string // the value that was given
-	Limit  string // the limit that the value must keep
-}
-
-func (e *OptionError) Error() string { return "redlock: " + e.Named(e.Option) }
-
-// Named returns the text of the error with a different name for the option.
-func (e *OptionError) Named(option string) string { return option + " " + e.Value + ": " + e.Limit }
-
 func offLimits(option string, value any, limit string, values ...any) error {
-	return &OptionError{option, fmt.Sprint(value), fmt.Sprintf(limit, values...)}
+	return &inside.OptionError{Option: option, Value: fmt.Sprint(value), Limit: fmt.Sprintf(limit, values...)}
 }
 
 func nilOption(i int) error {

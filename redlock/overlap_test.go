@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -26,11 +27,11 @@ func TestOverlap(t *testing.T) {
 		"another database":      {dial("redis://a/1", "redis://b/1", "redis://c/1"), false},
 		"memory":                {dial("memory://"), false},
 	} {
-		if redlock.Overlap(ones, c.others) != c.want || redlock.Overlap(c.others, ones) != c.want {
+		if inside.Overlap(ones, c.others) != c.want || inside.Overlap(c.others, ones) != c.want {
 			t.Errorf("%s: want %v", name, c.want)
 		}
 	}
-	if redlock.Overlap(dial("memory://"), dial("memory://")) {
+	if inside.Overlap(dial("memory://"), dial("memory://")) {
 		t.Error("two masters in memory: want false")
 	}
 }

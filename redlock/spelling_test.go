@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -51,7 +52,7 @@ func TestSpellings(t *testing.T) {
 				t.Errorf("released by its other spelling: %v", held.Err())
 			}
 		}
-		if a, b := redlock.KeyHash(upper), redlock.KeyHash(lower); a != b || a == redlock.KeyHash(kelvin) {
+		if a, b := lockname.Hash(upper), lockname.Hash(lower); a != b || a == lockname.Hash(kelvin) {
 			t.Errorf("hashes %s, %s", a, b)
 		}
 	})

@@ -312,7 +312,7 @@ func (l *Locker) longTurns(now time.Time) string {
 			for _, c := range k.Line {
 				turn.Line = append(turn.Line, turnOf(c))
 			}
-			if !yield(KeyHash(k.Key), turn) {
+			if !yield(lockname.Hash(k.Key), turn) {
 				return
 			}
 		}
@@ -369,10 +369,7 @@ func (c Call) String() string {
 // asks.
 const longTurn = 2 * time.Second
 
-// Keyspace identifies the place of the Locker's keys: its prefix and its masters. Lockers of one program with the same Keyspace see the same locks. A
-// master in memory belongs to one Locker alone, whatever its name.
-func (l *Locker) Keyspace() string { return l.keyspace() }
-
+// keyspace is the Keyspace of an inside.Locker.
 func (l *shared) keyspace() string {
 	names := append([]string{l.prefix}, l.servers...)
 	slices.Sort(names[1:])

@@ -24,6 +24,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -128,7 +129,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logger = locker.Logger() // a request doesn't wait for standard error
+	logger = inside.Of(locker).Logger // a request doesn't wait for standard error
 	defer a.renewAt(hangup, logger)()
 	series.Watch(locker)
 	ctx, stop := untilSignaled(ctx)

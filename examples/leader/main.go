@@ -81,7 +81,8 @@ func run(ctx context.Context, masters []string, store string, pause time.Duratio
 	if err != nil {
 		return err
 	}
-	w := &writer{store: client, name: locker.Instance(), pause: pause}
+	host, _ := os.Hostname() // a name without the host still has the process
+	w := &writer{store: client, name: fmt.Sprintf("%s/%d", host, os.Getpid()), pause: pause}
 	err = campaign(ctx, locker, w.work)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = nil

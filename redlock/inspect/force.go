@@ -108,7 +108,7 @@ func Forget(ctx context.Context, l *redlock.Locker, key string) (left []*redlock
 
 // operator returns the name of the operator who releases a lock by force, for the holder's log.
 func (in *inside) operator(ctx context.Context) string {
-	who := in.Instance()
+	who := in.Instance
 	if name, _ := ctx.Value(operatorKey{}).(string); name != "" {
 		who += ", asked by " + name
 	}

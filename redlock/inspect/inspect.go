@@ -185,7 +185,7 @@ func (in *inside) look(ctx context.Context, key string, slot int) (seen *View, t
 
 // fullKey returns the name of a slot's key on the masters.
 func (in *inside) fullKey(key string, slot int) string {
-	return protocol.SlotKey(protocol.Key(in.Prefix(), key), slot)
+	return protocol.SlotKey(protocol.Key(in.Prefix, key), slot)
 }
 
 // ask sends a command to all masters, as Masters.AskAll does. If fewer than a quorum have answered, it returns the replies and a

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -62,7 +63,7 @@ func Processes(ctx context.Context, l *redlock.Locker) ([]Process, error) {
 
 // names asks the masters for processes.
 func (in *inside) names(ctx context.Context, ask *protocol.Names, done func(protocol.Reply) bool) ([]protocol.Reply, error) {
-	return in.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: protocol.Processes(in.Prefix()), Ask: ask}, done)
+	return in.ask(ctx, protocol.Command{Op: protocol.OpNames, Key: protocol.Processes(in.Prefix), Ask: ask}, done)
 }
 
 // processesIn yields the processes that a master has named.
@@ -87,7 +88,7 @@ func (in *inside) nameProcesses(ctx context.Context, key string, views ...*View)
 	if len(views) == 0 {
 		return
 	}
-	names, turns := map[string]string{in.Process: in.Instance()}, make(map[string][]told)
+	names, turns := map[string]string{in.Process: in.Instance}, make(map[string][]told)
 	for _, k := range in.StatusOf(key).([]redlock.KeyStatus) {
 		turns[in.Process] = append(turns[in.Process], told{k.Fence, Turn{redlock.Call{Label: k.Label, Since: k.Since, Request: k.Request}, k.Waiting, k.Line}})
 		for _, v := range views {
@@ -103,7 +104,7 @@ func (in *inside) nameProcesses(ctx context.Context, key string, views ...*View)
 		})
 	}
 	if left := len(unknown); left > 0 {
-		_, _ = in.names(ctx, &protocol.Names{IDs: unknown, Hash: redlock.KeyHash(key)}, func(reply protocol.Reply) (done bool) {
+		_, _ = in.names(ctx, &protocol.Names{IDs: unknown, Hash: lockname.Hash(key)}, func(reply protocol.Reply) (done bool) {
 			for p := range processesIn(reply) {
 				if names[p.ID] == "" {
 					names[p.ID] = p.Name

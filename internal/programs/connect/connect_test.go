@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -120,8 +121,8 @@ func TestOpen(t *testing.T) {
 	if err := lock.Unlock(); err != nil {
 		t.Error(err)
 	}
-	if locker.Instance() != "me" {
-		t.Errorf("instance %q", locker.Instance())
+	if inside.Of(locker).Instance != "me" {
+		t.Errorf("instance %q", inside.Of(locker).Instance)
 	}
 }
 

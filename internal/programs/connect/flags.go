@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -39,7 +40,7 @@ func (s *Settings) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Prefix, "prefix", redlock.DefaultPrefix, "What all keys on the masters begin with: key_prefix in a Caddyfile")
 	DurationVar(flags, &s.MaxTTL, "max-ttl", "", redlock.DefaultMaxTTL, "Longest TTL that a lock of any process may have")
 	flags.StringVar(&s.RestartGuard, "restart-guard", "", "How long a master has no vote after its start, or off (default: max TTL and one second)")
-	flags.StringVar(&s.MaxSkew, "max-skew", "", fmt.Sprintf("How far the masters' clocks may differ, or off (default: %v)", redlock.DefaultMaxSkew(redlock.DefaultMaxTTL)))
+	flags.StringVar(&s.MaxSkew, "max-skew", "", fmt.Sprintf("How far the masters' clocks may differ, or off (default: %v)", inside.DefaultMaxSkew(redlock.DefaultMaxTTL)))
 	flags.StringVar(&s.Instance, "instance", "", "Name by which others see who holds a key (default: host/process)")
 }
 

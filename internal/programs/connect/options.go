@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -38,13 +39,13 @@ func (g *Given) Options(name func(option string) string) (o Options, err error) 
 		MaxTTL:   cmp.Or(g.MaxTTL, redlock.DefaultMaxTTL),
 		Instance: g.Instance,
 	}
-	if o.MaxSkew, err = durationOrOff(name("max skew"), g.MaxSkew, redlock.DefaultMaxSkew(o.MaxTTL)); err != nil {
+	if o.MaxSkew, err = durationOrOff(name("max skew"), g.MaxSkew, inside.DefaultMaxSkew(o.MaxTTL)); err != nil {
 		return o, err
 	}
-	if o.Guard, err = durationOrOff(name("restart guard"), g.RestartGuard, redlock.DefaultRestartGuard(o.MaxTTL, o.MaxSkew)); err != nil {
+	if o.Guard, err = durationOrOff(name("restart guard"), g.RestartGuard, inside.DefaultRestartGuard(o.MaxTTL, o.MaxSkew)); err != nil {
 		return o, err
 	}
-	return o, Named(redlock.CheckOptions(o.List()...), name)
+	return o, Named(inside.CheckOptions(o.List()), name)
 }
 
 // durationOrOff reads a setting that may be off, and returns 0 for off. It doesn't check the duration, because package redlock does.
@@ -83,7 +84,7 @@ func (o *Options) List() []redlock.Option {
 
 // Named returns the error of an option by the name that a program has for it.
 func Named(err error, name func(option string) string) error {
-	if limit := (*redlock.OptionError)(nil); errors.As(err, &limit) {
+	if limit := (*inside.OptionError)(nil); errors.As(err, &limit) {
 		return errors.New(limit.Named(name(limit.Option)))
 	}
 	return err

@@ -21,7 +21,8 @@ var (
 // Inside has the parts of a Locker that packages inspect and redlocktest need.
 type Inside struct {
 	*vote.Masters
-	MaxTTL time.Duration
+	MaxTTL           time.Duration
+	Prefix, Instance string
 	// StatusOf returns the []redlock.KeyStatus of one key. Locker.Keys would go through all keys, of which a process may have many thousands.
 	StatusOf func(key string) any
 	// EndByForce ends the lock of this process with this token, if there is one, and reports whether it has. key is the key's name on the masters; by
