@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -59,8 +60,8 @@ func newLocks(namespace string) *locks {
 		"Locks that were lost before they were released, also if only the release has found that: another process may have had the key while the work went on.").WithLabelValues()
 	s.renewals = s.counter("renewals_total", "Rounds that renewed a lease on a quorum of the masters, or failed to.", "result")
 	s.acquisitions = s.counter("acquisitions_total", "Locks that were taken, by how the turn of the call came.", "came")
-	for _, via := range []redlock.Via{redlock.ViaFree, redlock.ViaPassed, redlock.ViaWoken, redlock.ViaPolled} {
-		s.acquisitions.WithLabelValues(string(via)) // begins at 0
+	for _, via := range []string{inside.ViaFree, inside.ViaPassed, inside.ViaWoken, inside.ViaPolled} {
+		s.acquisitions.WithLabelValues(via) // begins at 0
 	}
 	s.renewals.WithLabelValues(renewed)
 	s.renewals.WithLabelValues(notRenewed)
@@ -78,8 +79,8 @@ func (m *Metrics) Observer() redlock.Observer {
 	return redlock.Observer{Acquired: s.acquired, Renewed: s.renewed, LeaseLost: s.leaseLost, MasterDown: s.masterDown}
 }
 
-func (s *locks) acquired(got redlock.Acquisition) {
-	s.acquisitions.WithLabelValues(string(got.Via)).Inc()
+func (s *locks) acquired(_ time.Duration, via string) {
+	s.acquisitions.WithLabelValues(via).Inc()
 }
 
 func (s *locks) leaseLost(error) { s.leasesLost.Inc() }

@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -465,7 +466,7 @@ func TestNoAllocation(t *testing.T) {
 			o.Waits("pay", -1)
 			o.Acquired("pay", time.Millisecond)
 			o.Done("pay", middleware.OutcomeAcquired, time.Millisecond)
-			m.Observer().Acquired(redlock.Acquisition{Via: redlock.ViaFree})
+			m.Observer().Acquired(0, inside.ViaFree)
 			m.Observer().Renewed(nil)
 		}); n > 0 {
 			t.Errorf("%s: %v allocations for a request", name, n)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/signature"
@@ -255,15 +256,15 @@ func detailOfNoQuorum(err error) string {
 	return "a majority of the masters answered, but too late, or not all for this request"
 }
 
-func detailOfLost(end redlock.End) string {
+func detailOfLost(end inside.End) string {
 	switch end {
-	case redlock.EndMaxHold:
+	case inside.EndMaxHold:
 		return "the request held its lock for max_hold"
-	case redlock.EndForced:
+	case inside.EndForced:
 		return "the lock was released by force"
-	case redlock.EndClosed:
+	case inside.EndClosed:
 		return "the server has closed its locks"
-	case redlock.EndGone:
+	case inside.EndGone:
 		return "the masters had lost the lock before it was released"
 	}
 	return "the lease could not be renewed"

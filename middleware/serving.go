@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/grammar"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/remember"
@@ -338,11 +339,11 @@ func (s *serving) run() error {
 	defer func() { s.release(brokenOff) }()
 	defer func() { s.rule.holdTimes.add(time.Since(s.acquired)) }()
 	s.acquired = time.Now()
-	got := s.own.Acquisition()
+	got := inside.AcquisitionOf(s.own)
 	s.observeAcquired(got.Waited)
 	if ctx := context.Background(); s.rule.Logger.Enabled(ctx, slog.LevelDebug) {
 		s.rule.Logger.LogAttrs(ctx, slog.LevelDebug, "request has its lock", append([]slog.Attr{slog.String("rule", s.turn.Rule),
-			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", string(got.Via))}, s.turn.identity()...)...)
+			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", got.Via)}, s.turn.identity()...)...)
 	}
 	defer s.traceLoss()()
 	if s.exchange != nil {
@@ -358,7 +359,7 @@ func (s *serving) run() error {
 	}
 	refusal := newRefusal(OutcomeLost, errors.Join(lost, err))
 	refusal.turn = s.turn
-	refusal.turn.Outcome, refusal.turn.Detail = OutcomeLost, detailOfLost(s.own.End())
+	refusal.turn.Outcome, refusal.turn.Detail = OutcomeLost, detailOfLost(inside.EndOf(s.own))
 	if written.Begun {
 		s.rule.logOutcome("request lost its lock after its response had begun", refusal.turn, lost)
 		return err
@@ -508,10 +509,10 @@ func (s *serving) unlock(lock *redlock.Lock) (tell func()) {
 }
 
 func (s *serving) logRelease(lock *redlock.Lock, err error) {
-	switch lock.End() {
-	case redlock.EndUnconfirmed:
+	switch inside.EndOf(lock) {
+	case inside.EndUnconfirmed:
 		s.rule.logSometimes(slog.LevelWarn, "release not confirmed; it is repeated until the lease ends", "release", append([]slog.Attr{slog.Any("error", err)}, s.turn.identity()...)...)
-	case redlock.EndGone: // if the lock was lost in another way, that was logged when the handler returned
+	case inside.EndGone: // if the lock was lost in another way, that was logged when the handler returned
 		s.rule.Logger.LogAttrs(context.Background(), slog.LevelError, "lock was lost before the request ended: another request with the same key may have run at the same time",
 			append([]slog.Attr{slog.String("rule", s.turn.Rule), slog.Any("error", err)}, s.turn.identity()...)...)
 	}
@@ -791,11 +792,11 @@ func (s *serving) observeUnlocked() {
 
 // observeReleased is called when the lock has been released. Sometimes only the release shows that the lock was lost.
 func (s *serving) observeReleased() {
-	end := s.own.End()
+	end := inside.EndOf(s.own)
 	if end.Lost() {
 		s.ended = OutcomeLost
 	}
-	if end == redlock.EndGone { // traceLoss has noted all other losses
+	if end == inside.EndGone { // traceLoss has noted all other losses
 		s.noteLoss()
 	}
 	s.rule.observeDone(s.ended, max(time.Since(s.acquired), 1))
@@ -820,8 +821,8 @@ func (s *serving) endSpan(span trace.Span) {
 	span.SetAttributes(attribute.String("redlock.rule", s.turn.Rule), attribute.String("redlock.outcome", string(s.turn.Outcome)),
 		attribute.Float64("redlock.wait", s.turn.Waited.Seconds()))
 	if lock := s.own; s.turn.Outcome == OutcomeAcquired {
-		got := lock.Acquisition()
-		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", string(got.Via)), attribute.Int("redlock.granted", got.Granted),
+		got := inside.AcquisitionOf(lock)
+		span.SetAttributes(attribute.Int("redlock.position", got.Position), attribute.String("redlock.via", got.Via), attribute.Int("redlock.granted", got.Granted),
 			attribute.Int64("redlock.fence", int64(lock.Fence()))) // a fence is below 2^53
 		if slot, ok := s.turn.Slot(); ok {
 			span.SetAttributes(attribute.Int("redlock.slot", slot))
@@ -854,7 +855,7 @@ func (s *serving) traceLoss() (stop func()) {
 
 func (s *serving) noteLoss() {
 	s.span.AddEvent("redlock.lost", trace.WithAttributes(attribute.String("redlock.rule", s.turn.Rule),
-		attribute.String("redlock.detail", detailOfLost(s.own.End()))))
+		attribute.String("redlock.detail", detailOfLost(inside.EndOf(s.own)))))
 }
 
 const (

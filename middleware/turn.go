@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware/internal/fold"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -161,7 +162,7 @@ func (n *note) set(turn *Turn) {
 // has the reason. This includes a loss that only the release has shown.
 func (t Turn) Now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
-		if end := t.Lock.End(); end.Lost() || end == redlock.EndClosed {
+		if end := inside.EndOf(t.Lock); end.Lost() || end == inside.EndClosed {
 			t.Outcome, t.Detail = OutcomeLost, detailOfLost(end)
 		}
 	}

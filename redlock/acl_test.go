@@ -144,8 +144,8 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 	if seen, err := inspect.Key(t.Context(), other, "key"); err != nil || seen.Holder != inside.Of(l).Instance || seen.Fence != lock.Fence() {
 		complain(fmt.Errorf("inspected: %+v, %w", seen, err))
 	}
-	via := redlock.ViaPolled
-	for i := 0; i < 3 && via != redlock.ViaWoken && len(complaints) == 0; i++ { // a poll may come just before the release
+	via := inside.ViaPolled
+	for i := 0; i < 3 && via != inside.ViaWoken && len(complaints) == 0; i++ { // a poll may come just before the release
 		if i > 0 {
 			if lock, err = l.TryLock(t.Context(), "key"); err != nil {
 				complain(err)
@@ -158,7 +158,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 			defer cancel()
 			next, err := other.Lock(ctx, "key")
 			if err == nil {
-				via = next.Acquisition().Via
+				via = inside.AcquisitionOf(next).Via
 				err = next.Unlock()
 			}
 			if err != nil {
@@ -176,7 +176,7 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 			complain(err)
 		}
 	}
-	if via != redlock.ViaWoken {
+	if via != inside.ViaWoken {
 		complain(fmt.Errorf("the second locker's turn came %q", via))
 	}
 	if lock, err := l.TryLock(t.Context(), "key"); err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -94,7 +95,7 @@ type call struct {
 	settled    <-chan struct{} // closed when the subscriptions for the call are made
 	insists    time.Duration   // when the call gives up its places for all keys but one, as the time since began; 0 for not set: see insistsOn
 	haste      haste
-	via        Via
+	via        string
 	err        error // the error before the last wait; at the end, the reason why the call must leave
 
 	roomForPlaces [1]*place // room for the places of a call with one key, the usual case; saves two allocations
@@ -103,7 +104,7 @@ type call struct {
 
 // newCall returns a call in the state entering. keys are distinct.
 func newCall(ctx context.Context, s *shared, keys []string, o lockOptions, try bool) *call {
-	c := &call{shared: s, lockOptions: o, ctx: ctx, try: try || o.wait == 0, began: time.Now(), doubts: mostDoubts, pause: waitLeast, via: ViaFree}
+	c := &call{shared: s, lockOptions: o, ctx: ctx, try: try || o.wait == 0, began: time.Now(), doubts: mostDoubts, pause: waitLeast, via: inside.ViaFree}
 	c.places = c.roomForPlaces[:0]
 	for i, key := range keys {
 		p := &c.roomForPlace
@@ -367,7 +368,7 @@ func (c *call) becomeHead(handed *vote.Attempt) state {
 	case handed == nil:
 		return heading
 	}
-	c.via, c.blocked.attempt = ViaPassed, handed
+	c.via, c.blocked.attempt = inside.ViaPassed, handed
 	return takingOver
 }
 
@@ -389,7 +390,7 @@ func (c *call) tellLongWait() {
 		return
 	}
 	if c.reporter.traces() {
-		c.reporter.attempted(Attempt{Via: ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
+		c.reporter.attempted(attempt{Via: inside.ViaFree, Took: time.Since(c.began), For: fmt.Sprintf("a lock which this very process holds, with fence %d", holder.Fence())})
 	}
 	if due {
 		c.logger.Info("a call has waited for 10 seconds for a lock that this process has held since before. If the holder waits for this call, neither ends",
@@ -702,7 +703,7 @@ func (c *call) insist() state {
 	defer timer.Stop()
 	select {
 	case <-c.lost.wakeUps:
-		c.via = ViaWoken
+		c.via = inside.ViaWoken
 		return heading
 	case <-timer.C:
 	case <-c.waiting().Done():
@@ -806,10 +807,10 @@ func (c *call) awaitRetry() state {
 	}
 	timer := time.NewTimer(c.rest)
 	defer timer.Stop()
-	c.via = ViaPolled
+	c.via = inside.ViaPolled
 	select {
 	case <-wakeUps:
-		c.via = ViaWoken
+		c.via = inside.ViaWoken
 	case <-settled:
 	case <-timer.C:
 	case <-c.waiting().Done():
@@ -840,7 +841,7 @@ func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state)
 	if !c.reporter.traces() {
 		return
 	}
-	event := Attempt{Token: protocol.Shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
+	event := attempt{Token: protocol.Shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
 	if err == nil {
 		event.Fence = uint64(a.Fence)
 	}

@@ -57,7 +57,7 @@ func TestWaitForGuards(t *testing.T) {
 // TestObserverPanics: an Observer that panics ends neither the process nor a lock.
 func TestObserverPanics(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		l := simLocker(t, net.Masters(), redlock.WithObserver(redlock.Observer{Acquired: func(redlock.Acquisition) { panic("observer") }}))
+		l := simLocker(t, net.Masters(), redlock.WithObserver(redlock.Observer{Acquired: func(time.Duration, string) { panic("observer") }}))
 		lockUnlock(t, l, "key")
 		eventually(t, bound, "the event counts as dropped", func() bool { return l.Status().DroppedEvents == 1 })
 		net.RequireNoKeys(t)

@@ -229,7 +229,7 @@ func TestForceWakes(t *testing.T) {
 		mustForce(t, second, "key", held.Fence())
 		forced := time.Now()
 		next := <-got
-		if via := next.Acquisition().Via; via != redlock.ViaWoken || time.Since(forced) > 10*time.Millisecond {
+		if via := inside.AcquisitionOf(next).Via; via != inside.ViaWoken || time.Since(forced) > 10*time.Millisecond {
 			t.Errorf("the next turn is %v, %v later", via, time.Since(forced))
 		}
 		mustUnlock(t, next)

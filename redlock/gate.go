@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -851,7 +852,7 @@ func (g *gates) endByForce(key, token, by string) (ended bool) {
 		return false
 	}
 	lock.isForcedBy(by)
-	return lock.end(EndForced)
+	return lock.end(inside.EndForced)
 }
 
 func (g *gates) holding(key, token string) *Lock {
@@ -877,7 +878,7 @@ func (g *gates) lose(key string) (lost bool) {
 	}
 	g.mu.Unlock()
 	for _, k := range locks {
-		lost = k.end(EndExpired) || lost
+		lost = k.end(inside.EndExpired) || lost
 	}
 	return lost
 }

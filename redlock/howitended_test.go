@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
@@ -85,90 +86,90 @@ func TestToldOnceHowItEnded(t *testing.T) {
 		opts   []redlock.LockOption
 		ends   func(h *holdings, lock *redlock.Lock)
 		unlock func(*redlock.Lock) error // nil for Unlock
-		want   redlock.End
+		want   inside.End
 		is     []error
 	}{
-		"released":            {want: redlock.EndReleased},
-		"gone on one master":  {ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyA, 0) }, want: redlock.EndReleased},
-		"gone on a majority":  {ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyA, 0, 2) }, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
-		"another has the key": {ends: func(h *holdings, _ *redlock.Lock) { h.steal(keyA) }, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrNotOwner}},
+		"released":            {want: inside.EndReleased},
+		"gone on one master":  {ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyA, 0) }, want: inside.EndReleased},
+		"gone on a majority":  {ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyA, 0, 2) }, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		"another has the key": {ends: func(h *holdings, _ *redlock.Lock) { h.steal(keyA) }, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrNotOwner}},
 		"one key of two is gone": {keys: []string{"b"}, ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyB, 0, 1, 2) },
-			want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+			want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"one key of two is gone, and the other one not confirmed": {keys: []string{"b"}, ends: func(h *holdings, _ *redlock.Lock) {
 			h.unheard[0].Store(true)
 			h.lose(keyA, 1)
 			h.lose(keyB, 1, 2)
-		}, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"a slot is gone": {opts: []redlock.LockOption{redlock.WithConcurrency(3)}, ends: func(h *holdings, lock *redlock.Lock) {
 			h.lose(protocol.SlotKey(keyA, lock.Slot()), 0, 1, 2)
-		}, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
-		"handed on": {ends: func(h *holdings, _ *redlock.Lock) { h.next(redlock.ViaPassed) }, want: redlock.EndReleased},
+		}, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		"handed on": {ends: func(h *holdings, _ *redlock.Lock) { h.next(inside.ViaPassed) }, want: inside.EndReleased},
 		"gone, and handed on": {ends: func(h *holdings, _ *redlock.Lock) {
-			h.next(redlock.ViaPassed)
+			h.next(inside.ViaPassed)
 			h.lose(keyA, 0, 1, 2)
-		}, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"a slot is gone, and handed on": {opts: []redlock.LockOption{redlock.WithConcurrency(2)}, ends: func(h *holdings, lock *redlock.Lock) {
 			mustLock(h.t, h.Locker, "a", redlock.WithConcurrency(2)) // the other one
 			h.next("", redlock.WithConcurrency(2))
 			h.lose(protocol.SlotKey(keyA, lock.Slot()), 0, 1, 2)
-		}, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"gone, with a result": {ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyA, 0, 1, 2) },
 			unlock: func(lock *redlock.Lock) error { return lock.UnlockWith(nil, time.Hour) },
-			want:   redlock.EndGone, is: []error{redlock.ErrNotRemembered, redlock.ErrLost, redlock.ErrExpired}},
+			want:   inside.EndGone, is: []error{redlock.ErrNotRemembered, redlock.ErrLost, redlock.ErrExpired}},
 		"gone, with a long result": {ends: func(h *holdings, _ *redlock.Lock) { h.lose(keyA, 0, 1, 2) },
 			unlock: func(lock *redlock.Lock) error { return lock.UnlockWith(make([]byte, 1<<16), time.Hour) },
-			want:   redlock.EndGone, is: []error{redlock.ErrNotRemembered, redlock.ErrLost, redlock.ErrExpired}},
-		"released, with a result": {unlock: func(lock *redlock.Lock) error { return lock.UnlockWith(nil, time.Hour) }, want: redlock.EndReleased},
+			want:   inside.EndGone, is: []error{redlock.ErrNotRemembered, redlock.ErrLost, redlock.ErrExpired}},
+		"released, with a result": {unlock: func(lock *redlock.Lock) error { return lock.UnlockWith(nil, time.Hour) }, want: inside.EndReleased},
 		"gone, and unlocked by several at once": {ends: func(h *holdings, lock *redlock.Lock) {
 			h.lose(keyA, 0, 1, 2)
 			for range 3 {
 				h.waiting.Go(func() { _ = lock.Unlock() })
 			}
-		}, want: redlock.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndGone, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 
 		"the masters are away": {ends: func(h *holdings, _ *redlock.Lock) { all(&h.away, true) },
-			want: redlock.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
+			want: inside.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
 		"the replies are lost, and the release repeated": {ends: func(h *holdings, _ *redlock.Lock) { all(&h.unheard, true) },
-			want: redlock.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
+			want: inside.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
 		"a reply is lost, and the release repeated": {ends: func(h *holdings, _ *redlock.Lock) {
 			h.unheard[1].Store(true)
 			h.lose(keyA, 2)
-		}, want: redlock.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
+		}, want: inside.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
 		"the release is late, and comes after the end of the lease": {ends: func(h *holdings, lock *redlock.Lock) {
 			h.untilJustBeforeItsEnd(lock)
 			h.there.set(500 * time.Millisecond)
-		}, want: redlock.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
+		}, want: inside.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
 		"the release is late, and another has the key": {ends: func(h *holdings, lock *redlock.Lock) {
 			h.untilJustBeforeItsEnd(lock)
 			h.there.set(500 * time.Millisecond)
 			time.AfterFunc(450*time.Millisecond, func() { h.steal(keyA) })
-		}, want: redlock.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
+		}, want: inside.EndUnconfirmed, is: []error{redlock.ErrNoQuorum}},
 
 		"not renewed": {ends: func(h *holdings, lock *redlock.Lock) {
 			h.untilJustBeforeItsEnd(lock)
 			all(&h.away, true)
 			time.Sleep(time.Second)
 			all(&h.away, false)
-		}, want: redlock.EndExpired, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndExpired, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"not renewed, on two keys": {keys: []string{"b"}, ends: func(h *holdings, lock *redlock.Lock) {
 			all(&h.away, true)
 			time.Sleep(longTTL)
-		}, want: redlock.EndExpired, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndExpired, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"a renewal is refused": {ends: func(h *holdings, _ *redlock.Lock) {
 			h.steal(keyA)
 			time.Sleep(longTTL / 2)
-		}, want: redlock.EndTaken, is: []error{redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndTaken, is: []error{redlock.ErrLost, redlock.ErrExpired}},
 		"gone at the end of its max hold": {opts: []redlock.LockOption{redlock.WithMaxHold(time.Second)}, ends: func(h *holdings, lock *redlock.Lock) {
 			h.lose(keyA, 0, 1, 2)
 			time.Sleep(time.Until(lock.Until())) // the timer runs out at the moment of Unlock
-		}, want: redlock.EndMaxHold, is: []error{redlock.ErrMaxHold, redlock.ErrLost, redlock.ErrExpired}},
+		}, want: inside.EndMaxHold, is: []error{redlock.ErrMaxHold, redlock.ErrLost, redlock.ErrExpired}},
 		"released by force": {ends: func(h *holdings, lock *redlock.Lock) { mustForce(h.t, h.Locker, "a", lock.Fence()) },
-			want: redlock.EndForced, is: []error{redlock.ErrForced, redlock.ErrLost, redlock.ErrExpired}},
-		"closed": {ends: func(h *holdings, _ *redlock.Lock) { mustClose(h.t, h.Locker) }, want: redlock.EndClosed, is: []error{redlock.ErrClosed, redlock.ErrExpired}},
+			want: inside.EndForced, is: []error{redlock.ErrForced, redlock.ErrLost, redlock.ErrExpired}},
+		"closed": {ends: func(h *holdings, _ *redlock.Lock) { mustClose(h.t, h.Locker) }, want: inside.EndClosed, is: []error{redlock.ErrClosed, redlock.ErrExpired}},
 		"gone, and closed": {ends: func(h *holdings, _ *redlock.Lock) {
 			h.lose(keyA, 0, 1, 2)
 			mustClose(h.t, h.Locker)
-		}, want: redlock.EndClosed, is: []error{redlock.ErrClosed, redlock.ErrExpired}},
+		}, want: inside.EndClosed, is: []error{redlock.ErrClosed, redlock.ErrExpired}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -178,7 +179,7 @@ func TestToldOnceHowItEnded(t *testing.T) {
 					t.Fatal(err)
 				}
 				synctest.Wait() // all masters have it
-				if end := lock.End(); end != "" {
+				if end := inside.EndOf(lock); end != "" {
 					t.Errorf("ended as %q while it is held", end)
 				}
 				if c.ends != nil {
@@ -195,7 +196,7 @@ func TestToldOnceHowItEnded(t *testing.T) {
 				synctest.Wait()
 
 				lost := errors.Is(err, redlock.ErrLost)
-				if end := lock.End(); end != c.want || end.Lost() != lost {
+				if end := inside.EndOf(lock); end != c.want || end.Lost() != lost {
 					t.Errorf("ended as %q with %v, want %q", end, err, c.want)
 				}
 				if (err != nil) != (len(c.is) > 0) {
@@ -227,18 +228,18 @@ func TestToldOnceHowItEnded(t *testing.T) {
 
 // next has another call of this process wait for the key, which gets its lock in a certain way, if that is given, and holds it until its
 // release.
-func (h *holdings) next(via redlock.Via, opts ...redlock.LockOption) {
+func (h *holdings) next(via string, opts ...redlock.LockOption) {
 	h.waiting.Go(func() {
 		next, err := h.Lock(context.Background(), "a", opts...)
 		if err != nil {
 			h.t.Error(err)
 			return
 		}
-		if got := next.Acquisition().Via; via != "" && got != via {
+		if got := inside.AcquisitionOf(next).Via; via != "" && got != via {
 			h.t.Errorf("the next one has it via %s, want %s", got, via)
 		}
-		if err := next.Unlock(); err != nil || next.End() != redlock.EndReleased {
-			h.t.Errorf("the next one ended as %q: %v", next.End(), err)
+		if err := next.Unlock(); err != nil || inside.EndOf(next) != inside.EndReleased {
+			h.t.Errorf("the next one ended as %q: %v", inside.EndOf(next), err)
 		}
 	})
 	synctest.Wait()

@@ -29,6 +29,8 @@ func init() {
 	}
 	inside.WithoutWarnings = option(func(o *options) { o.warned = true })
 	inside.Overlap = func(ones, others any) bool { return overlap(ones.([]Master), others.([]Master)) }
+	inside.AcquisitionOf = func(lock any) inside.Acquisition { return lock.(*Lock).made().acquisition }
+	inside.EndOf = func(lock any) inside.End { return lock.(*Lock).made().howEnded() }
 	inside.DefaultMaxSkew, inside.DefaultRestartGuard = defaultMaxSkew, defaultRestartGuard
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -184,7 +185,7 @@ func (k *keeper) endAll() {
 	locks := slices.Clone(k.locks)
 	k.mu.Unlock()
 	for _, lock := range locks {
-		lock.end(EndClosed)
+		lock.end(inside.EndClosed)
 	}
 	link.Signal(k.recheck)
 	for more := true; more; k.releaseLost() { // some of the locks may have been lost at the same time
@@ -288,12 +289,12 @@ func (r *renewal) Receive(c *link.Command) {
 			k.prove(c.Master, r.start, true)
 		case c.Reply.Status == protocol.StatusNotOwner, c.Reply.Status == protocol.StatusForced:
 			if c.Reply.Status == protocol.StatusForced {
-				k.refused, k.by = EndForced, cmp.Or(k.by, c.Reply.Answer.(*protocol.Force).By)
+				k.refused, k.by = inside.EndForced, cmp.Or(k.by, c.Reply.Answer.(*protocol.Force).By)
 			}
 			r.taken++
 			k.prove(c.Master, r.start, false)
 			if r.taken == len(voters.Streams)-voters.Quorum+1 {
-				k.refused = cmp.Or(k.refused, EndTaken)
+				k.refused = cmp.Or(k.refused, inside.EndTaken)
 				k.until = time.Now()
 				k.expireAt(k.until)
 			}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -31,7 +32,7 @@ type Lock struct {
 	place       *place
 	attempt     *vote.Attempt
 	gate        *gate
-	acquisition Acquisition
+	acquisition inside.Acquisition
 	own         heldContext // the context that Context returns
 	holdEnd     time.Time   // the end of the time of WithMaxHold; zero for none
 
@@ -41,9 +42,9 @@ type Lock struct {
 	renewal *renewal
 	proofs  []proof                   // the last reply of each master about the lease; nil before the first reply to a renewal
 	next    time.Time                 // when the next renewal is due
-	refused End                       // how the lock will have ended, because masters have refused to renew it: EndForced or EndTaken; otherwise empty
+	refused inside.End                // how the lock will have ended, because masters have refused to renew it: EndForced or EndTaken; otherwise empty
 	by      string                    // the operator who has released the lock by force, for the log; or empty
-	how     End                       // how the lock has ended: see decide and confirm; empty while it is held
+	how     inside.End                // how the lock has ended: see decide and confirm; empty while it is held
 	derived map[*heldContext]struct{} // the contexts that WithContext has returned
 
 	scheduled      scheduled
@@ -63,7 +64,7 @@ func newLock(p *place) *Lock {
 		place:       p,
 		attempt:     a,
 		gate:        p.gate,
-		acquisition: Acquisition{Waited: time.Since(p.began), Position: p.ahead, Via: p.via, Granted: a.Votes()},
+		acquisition: inside.Acquisition{Waited: time.Since(p.began), Position: p.ahead, Via: p.via, Granted: a.Votes()},
 		next:        p.keeper.renewed(a.Start, a.TTL/3, a.TTL),
 	}
 	if p.maxHold > 0 {
@@ -115,7 +116,7 @@ func (k *Lock) WithContext(ctx context.Context) (context.Context, context.Cancel
 	held := &heldContext{lock: k.made()}
 	held.Context, held.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
-	ended := k.how.cause()
+	ended := causeOf(k.how)
 	if ended == nil {
 		if k.derived == nil {
 			k.derived = make(map[*heldContext]struct{}, 1)
@@ -209,9 +210,6 @@ func (k *Lock) ownUntil() time.Time {
 	return k.until
 }
 
-// Acquisition returns how the lock was obtained.
-func (k *Lock) Acquisition() Acquisition { return k.acquisition }
-
 // Err returns nil while the lock is held, and afterwards the reason for its end: ErrLost, ErrMaxHold, ErrForced, ErrClosed, or context.Canceled after
 // Unlock. From Until on it is never nil. The reason never changes. It is also the cause with which the lock's contexts end, and Unlock returns it if
 // the lock had ended before Unlock.
@@ -259,7 +257,7 @@ func (k *Lock) release() error {
 		return endedError{k.endedBy()} // Close has released the lock, unless it was lost
 	}
 	defer unlocks.leave()
-	if !k.end(EndUnconfirmed) {
+	if !k.end(inside.EndUnconfirmed) {
 		return endedError{k.endedBy()} // the keeper releases the lock, or another call has
 	}
 	parts := k.parts()
@@ -277,7 +275,7 @@ func (k *Lock) release() error {
 	within := vote.NewSpan(2 * k.attempt.ReleaseTimeout()) // a release takes two round trips if another process has just begun to wait
 	for _, part := range parts {
 		failed := unreleased(part.call.voters, part.attempt.ConfirmRelease(&within, part.ownUntil()))
-		if err == nil || endOf(failed) == EndGone { // if one of several keys was lost, the error says so
+		if err == nil || endOf(failed) == inside.EndGone { // if one of several keys was lost, the error says so
 			err = failed
 		}
 	}

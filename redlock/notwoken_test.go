@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
@@ -33,15 +34,15 @@ func TestNotWoken(t *testing.T) {
 			a.Deny(false)
 		}
 		time.Sleep(10 * time.Second) // the subscriptions that were denied are over
-		via := make(chan redlock.Via)
+		via := make(chan string)
 		go func() {
 			lock := mustLock(t, l, "key")
-			via <- lock.Acquisition().Via
+			via <- inside.AcquisitionOf(lock).Via
 			mustUnlock(t, lock)
 		}()
 		time.Sleep(time.Second)
 		mustUnlock(t, held)
-		if via := <-via; via != redlock.ViaWoken {
+		if via := <-via; via != inside.ViaWoken {
 			t.Errorf("with the right on two masters, its turn came %q", via)
 		}
 		net.RequireNoKeys(t)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -17,11 +18,13 @@ import (
 // function blocks, events wait in a queue, and are dropped if they become too many. Status.DroppedEvents counts the dropped events, and the calls
 // that panic. For the state before the first event, see Locker.Status.
 type Observer struct {
-	// Attempted is called with each attempt to take a key on the masters: the masters' votes, how long the attempt took, and why the call waits now.
-	// It is for debugging. The String method of an Attempt returns a line for a log.
-	Attempted func(Attempt)
-	// Acquired is called when a lock has been taken.
-	Acquired func(Acquisition)
+	// Attempted is called with each attempt to take a key on the masters, for debugging. The text has the masters' votes, how long the attempt took,
+	// and why the call waits now. It doesn't name the key.
+	Attempted func(fmt.Stringer)
+	// Acquired is called when a lock has been taken. waited is the time since the call. via says how the call got the lock: "free" if the key was free
+	// at the first attempt; "passed" if the previous holder, in the same process, has handed the lock on; "woken" if a master has published that the
+	// key was free; "polled" if the call has found the key free by asking again, because the holder had died, or a wake-up was lost.
+	Acquired func(waited time.Duration, via string)
 	// Renewed is called when a round of renewals of one lease has ended. The error is nil if a quorum of the masters has extended the lease.
 	// Otherwise it is the reason, a *QuorumError or ErrNotOwner. A failed round doesn't end the lease, because the next round comes before the
 	// lease's end.
@@ -34,29 +37,6 @@ type Observer struct {
 	// MasterUp is called when a master that was down has a vote again, with its name.
 	MasterUp func(master string)
 }
-
-// Acquisition describes how a lock was obtained.
-type Acquisition struct {
-	// Waited is the time from the call until the lock was taken.
-	Waited time.Duration
-	// Position is the number of calls for the key in this process that were ahead of this one when it came, including the holders.
-	Position int
-	// Via says how the call got the lock.
-	Via Via
-	// Granted is the number of masters that had granted the lock when it was taken. The others may follow.
-	Granted int
-}
-
-// Via says how a call got the lock, see Acquisition.
-type Via string
-
-// The values of Via.
-const (
-	ViaFree   Via = "free"   // the key was free at the first attempt
-	ViaPassed Via = "passed" // the previous holder, in the same process, handed the lock on
-	ViaWoken  Via = "woken"  // a master published that the key was free
-	ViaPolled Via = "polled" // the call found the key free by asking again: the holder had died, or a wake-up was lost
-)
 
 // reporter passes a Locker's events on to the logger and the Observer. Each of the two has a separate queue, so neither can delay a lease, a call, a
 // master or the other.
@@ -87,7 +67,7 @@ func (r *reporter) close() {
 // observed is a queued call of an Observer. Frequent events are in its fields, because a closure for each would cost an allocation.
 type observed struct {
 	tell     func(*Observer, observed)
-	acquired Acquisition
+	acquired inside.Acquisition
 	err      error
 }
 
@@ -95,13 +75,13 @@ type observed struct {
 func (r *reporter) traces() bool { return r.observer.Attempted != nil }
 
 // attempted reports an attempt. It may be called only if traces returns true.
-func (r *reporter) attempted(a Attempt) {
+func (r *reporter) attempted(a attempt) {
 	r.events.Push(observed{tell: func(o *Observer, _ observed) { o.Attempted(a) }})
 }
 
-func (r *reporter) acquired(a Acquisition) {
+func (r *reporter) acquired(a inside.Acquisition) {
 	if r.observer.Acquired != nil {
-		r.events.Push(observed{acquired: a, tell: func(o *Observer, e observed) { o.Acquired(e.acquired) }})
+		r.events.Push(observed{acquired: a, tell: func(o *Observer, e observed) { o.Acquired(e.acquired.Waited, e.acquired.Via) }})
 	}
 }
 
@@ -132,22 +112,22 @@ func (r *reporter) Up(master string) {
 	}
 }
 
-// Attempt is the result of one attempt to take a key on the masters, for an Observer. A call makes one attempt, and more while it waits. The Attempt
+// attempt is the result of one attempt to take a key on the masters, for an Observer. A call makes one attempt, and more while it waits. The attempt
 // doesn't name the key.
-type Attempt struct {
+type attempt struct {
 	Token  string        // the beginning of the attempt's token, by which package inspect shows a holder
 	Number int           // the attempt's number in its call, from 1; 0 if no attempt was made: the call has waited ten seconds for a lock of this process
-	Via    Via           // the reason for the attempt; ViaFree for the first
+	Via    string        // the reason for the attempt; ViaFree for the first
 	Took   time.Duration // the time until the attempt was decided: about one round trip to the masters that decided it
-	Votes  []Vote        // the votes of all masters, in the order of Status
+	Votes  []castVote    // the votes of all masters, in the order of Status
 	Err    error         // the reason why the attempt was lost; nil if it was won
 	Fence  uint64        // the fence of the lock, if it was won
 	Wait   time.Duration // how long the call now waits before its next attempt, unless it is woken; 0 if there will be none
 	For    string        // the reason for the wait
 }
 
-// Vote is the reply of one master to an attempt.
-type Vote struct {
+// castVote is the reply of one master to an attempt.
+type castVote struct {
 	Master  string
 	Counted bool   // the master answered in time, and before the attempt was decided; or it has failed
 	Granted bool   // the master granted the key, with a fence
@@ -157,13 +137,13 @@ type Vote struct {
 	Err     error  // the reason why the master has given no vote
 }
 
-func voteOf(b vote.Ballot) Vote {
+func voteOf(b vote.Ballot) castVote {
 	b.Holder = protocol.Shown(b.Holder)
-	return Vote(b)
+	return castVote(b)
 }
 
 // String returns the attempt as a line for a log.
-func (a Attempt) String() string {
+func (a attempt) String() string {
 	if a.Number == 0 {
 		return fmt.Sprintf("no attempt for %v: waits for %s", a.Took.Round(time.Microsecond), a.For)
 	}
@@ -185,15 +165,15 @@ func (a Attempt) String() string {
 
 // began returns the reason for an attempt that may have been lost: "first" in place of "free", because only a won attempt proves that the key was
 // free.
-func (a Attempt) began() Via {
-	if a.Via == ViaFree {
+func (a attempt) began() string {
+	if a.Via == inside.ViaFree {
 		return "first"
 	}
 	return a.Via
 }
 
 // String returns the vote without the name of the master.
-func (v Vote) String() string {
+func (v castVote) String() string {
 	switch {
 	case !v.Counted:
 		return "hasn't answered"

@@ -292,7 +292,7 @@ func TestTriesShareAnOutage(t *testing.T) {
 		o := newOutage()
 		var attempts atomic.Int32
 		l := lockerOn(t, view(o.servers, func(m *farMaster) { m.there = o.hang.get }), redlock.WithTimeout(outageTimeout),
-			redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }}))
+			redlock.WithObserver(redlock.Observer{Attempted: func(fmt.Stringer) { attempts.Add(1) }}))
 		synctest.Wait()
 		o.begin()
 		for i, err := range atOnce(t, calls, func(ctx context.Context, _ int) (*redlock.Lock, error) {

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -61,7 +62,7 @@ func (l blockedLog) Handle(context.Context, slog.Record) error {
 
 // observer returns the Observer of a process, which may block.
 func (p *process) observer() Observer {
-	o := Observer{Attempted: func(a Attempt) {
+	o := Observer{Attempted: func(a fmt.Stringer) {
 		select {
 		case <-p.started:
 			p.world.attempts.Add(1)
@@ -71,7 +72,7 @@ func (p *process) observer() Observer {
 	}}
 	if p.blocks.what == "observer" {
 		block := &p.blocks
-		o.Acquired = func(Acquisition) { block.wait() }
+		o.Acquired = func(time.Duration, string) { block.wait() }
 		o.Renewed = func(error) { block.wait() }
 		o.LeaseLost = func(error) { block.wait() }
 		o.MasterDown = func(MasterStatus) { block.wait() }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -223,12 +224,12 @@ const skew = 100 * time.Millisecond
 
 // judgeOrder looks at who waited for whom.
 func (w *world) judgeOrder() {
-	came := func(h *holder) time.Duration { return h.granted - h.Acquisition().Waited }
+	came := func(h *holder) time.Duration { return h.granted - inside.AcquisitionOf(h.Lock).Waited }
 	waited := make(map[string][]*holder) // by key
 	for _, h := range w.held {
 		waited[lockname.Of(h.key)] = append(waited[lockname.Of(h.key)], h)
-		if w.eternal && h.Acquisition().Waited > time.Minute && !w.oneBesideSeveral() {
-			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, h.Acquisition().Waited)
+		if w.eternal && inside.AcquisitionOf(h.Lock).Waited > time.Minute && !w.oneBesideSeveral() {
+			w.violated(awake, "grant %d (process %d) was waited for %v", h.order, h.process.index, inside.AcquisitionOf(h.Lock).Waited)
 		}
 	}
 	if w.pairs || w.several || w.mixed {

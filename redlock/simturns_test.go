@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -125,7 +126,7 @@ func (w *world) lastTurn(p *process, key string) *holder {
 }
 
 // asked is when its call came.
-func (h *holder) asked() time.Duration { return h.granted - h.Acquisition().Waited }
+func (h *holder) asked() time.Duration { return h.granted - inside.AcquisitionOf(h.Lock).Waited }
 
 // judgeTurn looks whether a lock was granted within so long after that was possible.
 func (h *holder) judgeTurn(from, most time.Duration) {

@@ -3,8 +3,10 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -237,11 +239,12 @@ func TestConcurrencyAtOnce(t *testing.T) {
 		const n = 8
 		var mu sync.Mutex
 		asked := make(map[string]bool) // attempts, while no master answers
-		l := simLocker(t, net.Masters(), redlock.WithConcurrency(n), redlock.WithObserver(redlock.Observer{Attempted: func(a redlock.Attempt) {
+		l := simLocker(t, net.Masters(), redlock.WithConcurrency(n), redlock.WithObserver(redlock.Observer{Attempted: func(a fmt.Stringer) {
 			mu.Lock()
 			defer mu.Unlock()
-			if a.Number == 1 && a.Err != nil {
-				asked[a.Token] = true
+			var token string
+			if _, err := fmt.Sscanf(a.String(), "attempt 1 by %s", &token); err == nil && strings.Contains(a.String(), ": lost: ") {
+				asked[token] = true
 			}
 		}}))
 		lockUnlock(t, l, "key")
@@ -402,7 +405,7 @@ func TestConcurrencyAttempts(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		const n, turns = 20, 15
 		var attempts atomic.Int64
-		count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
+		count := redlock.WithObserver(redlock.Observer{Attempted: func(fmt.Stringer) { attempts.Add(1) }})
 		first := simLocker(t, net.Masters(), redlock.WithConcurrency(n), count)
 		lockers := []*redlock.Locker{first, simLocker(t, net.Masters(), redlock.WithConcurrency(n), count)}
 		var all sync.WaitGroup
@@ -494,7 +497,7 @@ func TestConcurrencyLeaderForgets(t *testing.T) {
 	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
 		const long = 4 * bound
 		var attempts atomic.Int64
-		count := redlock.WithObserver(redlock.Observer{Attempted: func(redlock.Attempt) { attempts.Add(1) }})
+		count := redlock.WithObserver(redlock.Observer{Attempted: func(fmt.Stringer) { attempts.Add(1) }})
 		options := []redlock.Option{redlock.WithConcurrency(2), redlock.WithTTL(long), redlock.WithMaxTTL(long)}
 		first := simLocker(t, net.Masters(), append(options, count)...)
 		second := simLocker(t, net.Masters(), options...)

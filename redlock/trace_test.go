@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
@@ -33,11 +35,11 @@ func TestAttempts(t *testing.T) {
 			return l
 		}
 		var mu sync.Mutex
-		var seen []Attempt
-		holder, waiter := open(), open(WithObserver(Observer{Attempted: func(a Attempt) {
+		var seen []attempt
+		holder, waiter := open(), open(WithObserver(Observer{Attempted: func(a fmt.Stringer) {
 			mu.Lock()
 			defer mu.Unlock()
-			seen = append(seen, a)
+			seen = append(seen, a.(attempt))
 		}}))
 		lock, err := holder.Lock(t.Context(), "key")
 		if err != nil {
@@ -73,10 +75,10 @@ func TestAttempts(t *testing.T) {
 			t.Fatalf("%d attempts are traced", len(seen))
 		}
 		before, won := seen[last-1], seen[last]
-		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != waitsFor[queued] || !slices.ContainsFunc(before.Votes, func(v Vote) bool { return v.Holder != "" }) {
+		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != waitsFor[queued] || !slices.ContainsFunc(before.Votes, func(v castVote) bool { return v.Holder != "" }) {
 			t.Errorf("before: %+v", before)
 		}
-		if won.Err != nil || won.Via != ViaWoken || won.Fence != fence || !won.Votes[0].Granted && !won.Votes[1].Granted {
+		if won.Err != nil || won.Via != inside.ViaWoken || won.Fence != fence || !won.Votes[0].Granted && !won.Votes[1].Granted {
 			t.Errorf("won: %+v", won)
 		}
 	})
@@ -84,8 +86,8 @@ func TestAttempts(t *testing.T) {
 
 // TestAttemptTellsWhoHasNoVote: a master that doesn't answer is in the line, with the reason.
 func TestAttemptTellsWhoHasNoVote(t *testing.T) {
-	seen := make(chan Attempt, 1)
-	l, err := Open([]string{"redis://127.0.0.1:1"}, WithObserver(Observer{Attempted: func(a Attempt) { seen <- a }}))
+	seen := make(chan attempt, 1)
+	l, err := Open([]string{"redis://127.0.0.1:1"}, WithObserver(Observer{Attempted: func(a fmt.Stringer) { seen <- a.(attempt) }}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
@@ -18,16 +19,16 @@ type crowd struct {
 	mu    sync.Mutex
 	total int     // of turns
 	turns [][]int // by goroutine, how many turns of others each of its turns was waited for
-	came  map[redlock.Via]int
+	came  map[string]int
 }
 
 // takeTurns has n goroutines of each Locker take turns until there were so many.
 func (c *crowd) takeTurns(t *testing.T, lockers []*redlock.Locker, n, total int) {
 	t.Helper()
-	c.turns, c.came = make([][]int, n*len(lockers)), make(map[redlock.Via]int)
+	c.turns, c.came = make([][]int, n*len(lockers)), make(map[string]int)
 	ctx, enough := context.WithCancel(t.Context())
 	defer enough()
-	inside := make(chan struct{}, 1)
+	within := make(chan struct{}, 1)
 	var all sync.WaitGroup
 	for i := range c.turns {
 		all.Go(func() {
@@ -43,19 +44,19 @@ func (c *crowd) takeTurns(t *testing.T, lockers []*redlock.Locker, n, total int)
 					return
 				}
 				select {
-				case inside <- struct{}{}:
+				case within <- struct{}{}:
 				default:
 					t.Error("two hold the lock at once")
 				}
 				time.Sleep(c.section)
 				c.mu.Lock()
 				c.turns[i] = append(c.turns[i], c.total-called)
-				c.came[lock.Acquisition().Via]++
+				c.came[inside.AcquisitionOf(lock).Via]++
 				if c.total++; c.total == total {
 					enough()
 				}
 				c.mu.Unlock()
-				<-inside
+				<-within
 				if err := lock.Unlock(); err != nil && !errors.Is(err, redlock.ErrNoQuorum) {
 					t.Errorf("unlock: %v", err)
 				}
@@ -132,7 +133,7 @@ func TestTwoProcessesTakeTurns(t *testing.T) {
 		worst, best, mean, longest := c.fairness()
 		t.Logf("%d turns, %.3f commands for each master and turn; turns came %v; %d to %d turns each; waits for %.1f others on average, %d at most",
 			c.total, each, c.came, worst, best, mean, longest)
-		passed, woken := float64(c.came[redlock.ViaPassed]), float64(c.total-c.came[redlock.ViaPassed])
+		passed, woken := float64(c.came[inside.ViaPassed]), float64(c.total-c.came[inside.ViaPassed])
 		if most := (1.1*passed + 4.5*woken) / float64(c.total); each > most { // how the calls of the two are mixed is chance
 			t.Errorf("%.3f commands for each master and turn, want at most %.3f", each, most)
 		}
@@ -227,7 +228,7 @@ func TestTryLockJumpsNoQueue(t *testing.T) {
 			t.Error("got the lock before one who waits")
 		}
 		lock := <-waiter
-		if came := lock.Acquisition().Via; came != redlock.ViaWoken { // by the try
+		if came := inside.AcquisitionOf(lock).Via; came != inside.ViaWoken { // by the try
 			t.Errorf("the one who waits came by %v", came)
 		}
 		mustUnlock(t, lock)
@@ -244,7 +245,7 @@ func TestForgottenSubscriptions(t *testing.T) {
 			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 				ways := ownNetwork(net)
 				waiter, holder := simLocker(t, net.Masters(ways...)), simLocker(t, net.Masters())
-				turn := func() redlock.Via {
+				turn := func() string {
 					held := mustLock(t, holder, "order:1")
 					got := make(chan *redlock.Lock)
 					go func() { got <- mustLock(t, waiter, "order:1") }()
@@ -252,16 +253,16 @@ func TestForgottenSubscriptions(t *testing.T) {
 					mustUnlock(t, held)
 					lock := <-got
 					mustUnlock(t, lock)
-					return lock.Acquisition().Via
+					return inside.AcquisitionOf(lock).Via
 				}
 				turn()
-				if via := turn(); via != redlock.ViaWoken {
+				if via := turn(); via != inside.ViaWoken {
 					t.Errorf("before, a turn is %v", via)
 				}
 				for _, way := range ways {
 					forget(way)
 				}
-				eventually(t, bound, "turns are woken", func() bool { return turn() == redlock.ViaWoken })
+				eventually(t, bound, "turns are woken", func() bool { return turn() == inside.ViaWoken })
 			})
 		})
 	}

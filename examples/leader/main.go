@@ -51,7 +51,7 @@ type writer struct {
 }
 
 func (w *writer) work(ctx context.Context, lock *redlock.Lock) error {
-	log.Printf("leads with fencing token %d, %s", lock.Fence(), lock.Acquisition().Via)
+	log.Printf("leads with fencing token %d", lock.Fence())
 	for {
 		report := fmt.Sprintf("%d %s", lock.Fence(), w.name)
 		err := addReport.Run(ctx, w.store, []string{"{reports}:fence", "{reports}"}, lock.Fence(), report).Err()
@@ -77,7 +77,9 @@ func run(ctx context.Context, masters []string, store string, pause time.Duratio
 	}
 	client := redis.NewClient(options)
 	defer func() { _ = client.Close() }()
-	locker, err := redlock.Open(masters, opts...)
+	locker, err := redlock.Open(masters, append(opts, redlock.WithObserver(redlock.Observer{Acquired: func(waited time.Duration, via string) {
+		log.Printf("has the lead after %v: %s", waited, via) // free, woken, or polled: the leader before has died
+	}}))...)
 	if err != nil {
 		return err
 	}

@@ -231,7 +231,7 @@ func TestLeaderExits(t *testing.T) {
 		leaders, want = append(leaders, leader), append(want, fmt.Sprint(leader.Process.Pid))
 		e.awaitLine(slices.DeleteFunc(slices.Clone(e.candidates), func(c *candidate) bool { return slices.Contains(leaders, c) })...)
 		e.exit(leader)
-		woken += strings.Count(leader.said(), string(redlock.ViaWoken))
+		woken += strings.Count(leader.said(), ": woken")
 	}
 	if terms := e.terms(); !slices.Equal(terms, want) {
 		t.Errorf("leaders %v, want %v", terms, want)

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
@@ -42,8 +43,8 @@ func TestLose(t *testing.T) {
 		go func() { next <- mustLock(t, l, "order:A") }()
 		synctest.Wait()
 		redlocktest.Lose(t, l, "order:a") // as locks are compared
-		if cause := context.Cause(lock.Context()); cause != redlock.ErrLost || lock.End() != redlock.EndExpired {
-			t.Errorf("ended by %v, %s", cause, lock.End())
+		if cause := context.Cause(lock.Context()); cause != redlock.ErrLost || inside.EndOf(lock) != inside.EndExpired {
+			t.Errorf("ended by %v, %s", cause, inside.EndOf(lock))
 		}
 		if err := lock.Unlock(); !errors.Is(err, redlock.ErrLost) || !errors.Is(err, redlock.ErrExpired) {
 			t.Errorf("unlock: %v", err)

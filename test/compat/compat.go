@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -171,6 +172,6 @@ func (w *worker) lock(ctx context.Context, r Request, a *Answer) error {
 	w.mu.Lock()
 	w.locks[r.ID] = lock
 	w.mu.Unlock()
-	a.Fence, a.Woken = lock.Fence(), lock.Acquisition().Via == redlock.ViaWoken
+	a.Fence, a.Woken = lock.Fence(), inside.AcquisitionOf(lock).Via == inside.ViaWoken
 	return nil
 }

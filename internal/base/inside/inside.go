@@ -32,11 +32,57 @@ var (
 	// Overlap reports whether each majority of one set of masters, a []redlock.Master, shares a server with each majority of the other set. Then two
 	// Lockers on these sets, with the same prefix, exclude each other. Masters in memory count as different ones.
 	Overlap func(ones, others any) bool
+	// AcquisitionOf returns how a *redlock.Lock was obtained.
+	AcquisitionOf func(lock any) Acquisition
+	// EndOf returns how a *redlock.Lock has ended, or "" while it is held. While Unlock waits for the masters, it is EndUnconfirmed.
+	EndOf func(lock any) End
 	// DefaultMaxSkew returns the max skew of a Locker with this max TTL, if no option sets it.
 	DefaultMaxSkew func(maxTTL time.Duration) time.Duration
 	// DefaultRestartGuard returns the restart guard of a Locker with these limits, if no option sets it. It is also the shortest one that is allowed.
 	DefaultRestartGuard func(maxTTL, maxSkew time.Duration) time.Duration
 )
+
+// Acquisition describes how a lock was obtained.
+type Acquisition struct {
+	Waited   time.Duration // from the call until the lock was taken
+	Position int           // how many calls for the key in this process were ahead of this one when it came, including the holders
+	Via      string        // how the call got the lock: see ViaFree
+	Granted  int           // how many masters had granted the lock when it was taken; the others may follow
+}
+
+// How a call gets its lock, as redlock.Observer says it.
+const (
+	ViaFree   = "free"   // the key was free at the first attempt
+	ViaPassed = "passed" // the previous holder, in the same process, handed the lock on
+	ViaWoken  = "woken"  // a master published that the key was free
+	ViaPolled = "polled" // the call found the key free by asking again: the holder had died, or a wake-up was lost
+)
+
+// End says how the hold of a lock has ended. The cause of the lock's contexts, the error of Unlock, the log, the Observer, and packages middleware
+// and agent all follow from it. It is empty while the lock is held.
+type End string
+
+// The values of End.
+const (
+	EndReleased    End = "released"    // by Unlock, and the lock was held until then
+	EndUnconfirmed End = "unconfirmed" // by Unlock, but too few masters have confirmed so far that the lock was held until then
+	EndGone        End = "gone"        // by Unlock, but the masters' replies to the release say that they had lost the lock before
+	EndExpired     End = "expired"     // the lock's validity was over, because no quorum had renewed it
+	EndTaken       End = "taken"       // the masters refused to renew the lock: others have its key on so many masters that no quorum is left
+	EndForced      End = "forced"      // by inspect.Force
+	EndMaxHold     End = "max_hold"    // by redlock.WithMaxHold
+	EndClosed      End = "closed"      // by Locker.Close
+)
+
+// Lost reports whether another holder may have had the lock before its own holder was done: neither Unlock nor Close has ended it, or Unlock has
+// found it lost.
+func (e End) Lost() bool {
+	switch e {
+	case EndGone, EndExpired, EndTaken, EndForced, EndMaxHold:
+		return true
+	}
+	return false
+}
 
 // OptionError is the error of a redlock.Option whose value breaks a limit. A program that has other names for the options can use its parts.
 type OptionError struct {
