@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
-// ending returns how a process has ended, as testdata/endings.md writes it.
+// ending returns how a process has ended, as testdata/endings.txt writes it.
 func ending(state *os.ProcessState) string {
 	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
 		return map[syscall.Signal]string{syscall.SIGTERM: "TERM", syscall.SIGKILL: "KILL"}[status.Signal()]
@@ -23,17 +23,17 @@ func ending(state *os.ProcessState) string {
 	return strconv.Itoa(state.ExitCode())
 }
 
-// TestComparedWithOthers runs the table of testdata/endings.md: redlock run and other programs that run a command, and how they end.
+// TestComparedWithOthers runs the table of testdata/endings.txt: redlock run and other programs that run a command, and how they end.
 func TestComparedWithOthers(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/endings.md")
+	text, err := os.ReadFile("testdata/endings.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(text), "\n| | `redlock run` | `flock` | `timeout` | `env` |\n| --- | --- | --- | --- | --- |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	if !found {
-		t.Fatal("testdata/endings.md has no such table")
+		t.Fatal("testdata/endings.txt has no such table")
 	}
 	env := redlockRun(redistest.Start(t, 3)).Env
 	dir := t.TempDir()
@@ -64,7 +64,7 @@ func TestComparedWithOthers(t *testing.T) {
 				got = ending(cmd.ProcessState)
 			}
 			if got != want {
-				t.Errorf("%s %s: %s, testdata/endings.md has %s", program, command, got, want)
+				t.Errorf("%s %s: %s, testdata/endings.txt has %s", program, command, got, want)
 			}
 		}
 	}
