@@ -226,7 +226,7 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 		if len(request.Most) == 1 {
 			opts = append(opts, redlock.WithConcurrency(n))
 		} else {
-			opts = append(opts, redlock.WithConcurrencyOf(request.Keys[i], n))
+			opts = append(opts, redlock.WithConcurrency(n, request.Keys[i]))
 		}
 	}
 	if request.OncePer != nil {

@@ -274,10 +274,10 @@ func (s *serving) claim(alone bool) (*remember.Response, error) {
 func (s *serving) lock(keys []string) (*redlock.Lock, error) {
 	opts := s.options
 	for key, n := range s.turn.most {
-		opts = append(opts, redlock.WithConcurrencyOf(key, n))
+		opts = append(opts, redlock.WithConcurrency(n, key))
 	}
 	try := func(ctx context.Context) (*redlock.Lock, error) {
-		return s.turn.locker.TryLockAll(ctx, keys, opts...)
+		return s.turn.locker.LockAll(ctx, keys, append(opts, redlock.WithWait(0))...)
 	}
 	if s.rule.Wait == 0 {
 		return try(s.r.Context())

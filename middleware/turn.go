@@ -199,7 +199,7 @@ const SlotHeader = "Redlock-Slot"
 var errNarrower = &refusalReason{outcome: OutcomeFailed, text: "a rule around this one has a larger concurrency for the same key"}
 
 // Slot returns the slot of the request, from 0 on: no other request with the same key has the same slot at the same time. It reports false under a
-// rule without Concurrency, for a request without a lock, and for a request with several keys. For several keys, see Lock.SlotOf.
+// rule without Concurrency, for a request without a lock, and for a request with several keys. For several keys, see Lock.Slot.
 func (t Turn) Slot() (slot int, ok bool) {
 	if t.Lock == nil || len(t.keys) != 1 || t.mostOf(t.keys[0]) < 2 {
 		return 0, false

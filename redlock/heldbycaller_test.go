@@ -25,8 +25,8 @@ var asks = map[string]func(l *redlock.Locker, ctx context.Context, key string, o
 	"LockAll": func(l *redlock.Locker, ctx context.Context, key string, opts ...redlock.LockOption) error {
 		return freed(l.LockAll(ctx, []string{"another", key}, opts...))
 	},
-	"TryLockAll": func(l *redlock.Locker, ctx context.Context, key string, opts ...redlock.LockOption) error {
-		return freed(l.TryLockAll(ctx, []string{"another", key}, opts...))
+	"LockAll, at once": func(l *redlock.Locker, ctx context.Context, key string, opts ...redlock.LockOption) error {
+		return freed(l.LockAll(ctx, []string{"another", key}, append(opts, redlock.WithWait(0))...))
 	},
 	"Do": func(l *redlock.Locker, ctx context.Context, key string, opts ...redlock.LockOption) error {
 		return l.Do(ctx, key, func(context.Context, *redlock.Lock) error { return nil }, opts...)
@@ -146,7 +146,7 @@ func TestHeldByCallerWithSlots(t *testing.T) {
 	if err := freed(l.Lock(ctx, "key", redlock.WithConcurrency(4), redlock.WithWait(time.Minute))); err != nil {
 		t.Errorf("one more of four: %v", err)
 	}
-	if err := freed(l.LockAll(ctx, []string{"key", "another"}, redlock.WithConcurrency(4), redlock.WithConcurrencyOf("key", 3), redlock.WithWait(50*time.Millisecond))); !errors.Is(err, redlock.ErrHeldByCaller) {
+	if err := freed(l.LockAll(ctx, []string{"key", "another"}, redlock.WithConcurrency(4), redlock.WithConcurrency(3, "key"), redlock.WithWait(50*time.Millisecond))); !errors.Is(err, redlock.ErrHeldByCaller) {
 		t.Errorf("one more of three: %v, want ErrHeldByCaller", err)
 	}
 }

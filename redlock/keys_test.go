@@ -124,8 +124,8 @@ func TestLongKeys(t *testing.T) {
 			lock, err := l.LockAll(ctx, keys)
 			return unlockTaken(lock, err)
 		},
-		"TryLockAll": func(key string) error {
-			lock, err := l.TryLockAll(ctx, []string{"a", key})
+		"LockAll, at once": func(key string) error {
+			lock, err := l.LockAll(ctx, []string{"a", key}, redlock.WithWait(0))
 			return unlockTaken(lock, err)
 		},
 		"Inspect": func(key string) error {

@@ -22,7 +22,7 @@ func TestLimits(t *testing.T) {
 	ofLocks := map[string]func(time.Duration) redlock.LockOption{
 		"ttl": redlock.WithTTL, "wait": redlock.WithWait, "masters wait": redlock.WithMastersWait, "max hold": redlock.WithMaxHold, "once per": redlock.WithOncePer,
 	}
-	numbers := map[string]func(int) redlock.LockOption{"concurrency": redlock.WithConcurrency, "max waiters": redlock.WithMaxWaiters}
+	numbers := map[string]func(int) redlock.LockOption{"concurrency": func(n int) redlock.LockOption { return redlock.WithConcurrency(n) }, "max waiters": redlock.WithMaxWaiters}
 	texts := map[string]func(string) redlock.Option{"prefix": redlock.WithPrefix, "instance": redlock.WithInstance}
 	l, err := redlock.Open([]string{"memory://"})
 	if err != nil {
@@ -30,7 +30,7 @@ func TestLimits(t *testing.T) {
 	}
 	defer mustClose(t, l)
 	called := func(opt redlock.LockOption) error { return freed(l.TryLock(t.Context(), "a", opt)) }
-	limits.TestKeys(t, func(keys ...string) error { return second(l.TryLockAll(t.Context(), keys)) })
+	limits.TestKeys(t, func(keys ...string) error { return second(l.LockAll(t.Context(), keys, redlock.WithWait(0))) })
 	limits.Test(t, limits.With("", " "), func(option, value string) error {
 		if number := numbers[option]; number != nil {
 			n, err := strconv.Atoi(value)
@@ -81,7 +81,7 @@ func TestNeverMade(t *testing.T) {
 	work := func(context.Context, *redlock.Lock) error { return nil }
 	for what, call := range map[string]func() error{
 		"the context is nil":  func() error { return second(l.Lock(none, "a")) },
-		"context is nil":      func() error { return second(l.TryLockAll(none, []string{"a", "b"})) },
+		"context is nil":      func() error { return second(l.LockAll(none, []string{"a", "b"}, redlock.WithWait(0))) },
 		"is nil: use":         func() error { return l.Do(none, "a", work) },
 		"nil: use context":    func() error { _, err := inspect.Key(none, l, "a"); return err },
 		"nil: use context.B":  func() error { return inspect.Force(none, l, "a", 0, 1) },

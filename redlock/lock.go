@@ -179,13 +179,13 @@ func (c *heldContext) waitsForItself(p *place) bool {
 func (k *Lock) Fence() uint64 { return uint64(k.made().attempt.Fence) }
 
 // Slot returns the number of the lock's slot, from 0 to n-1, for a key with n holders: see WithConcurrency. No other holder has the same slot.
-// Without WithConcurrency it is 0. SlotOf is for a lock on several keys.
-func (k *Lock) Slot() int { return int(k.made().attempt.Slot) }
-
-// SlotOf is Slot for one of the lock's keys, and -1 for any other key.
-func (k *Lock) SlotOf(key string) int {
+// Without WithConcurrency it is 0. For a lock on several keys, give the key: the slot is -1 for a key that the lock hasn't.
+func (k *Lock) Slot(key ...string) int {
+	if len(key) == 0 {
+		return int(k.made().attempt.Slot)
+	}
 	for _, part := range k.made().parts() {
-		if part.place.key == protocol.Key(k.call.prefix, key) {
+		if part.place.key == protocol.Key(k.call.prefix, key[0]) {
 			return part.Slot()
 		}
 	}

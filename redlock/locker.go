@@ -136,22 +136,17 @@ func (l *Locker) TryLock(ctx context.Context, key string, opts ...LockOption) (*
 	return l.lock(ctx, []string{key}, opts, true)
 }
 
-// MaxKeys is the largest number of different keys in one call of LockAll or TryLockAll. That many commands fit into one pipeline, and take a server
+// MaxKeys is the largest number of different keys in one call of LockAll. That many commands fit into one pipeline, and take a server
 // some milliseconds.
 const MaxKeys = protocol.MaxBatch
 
 const maxKeyLengths = 64 * MaxKeyLength
 
 // LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Keys that share a lock count once. Calls
-// that share some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. The Lock
-// is lost as soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
+// that share some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. With
+// WithWait(0) it doesn't wait, as TryLock. The Lock is lost as soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, keys, opts, false)
-}
-
-// TryLockAll is to TryLock as LockAll is to Lock.
-func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
-	return l.lock(ctx, keys, opts, true)
 }
 
 // distinctKeys returns a key for each lock, in the order in which all calls ask for the locks. Of several spellings of a key, it returns the first one

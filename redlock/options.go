@@ -21,8 +21,8 @@ import (
 // MaxConcurrency is the largest number for WithConcurrency.
 const MaxConcurrency = protocol.MaxSlots
 
-// MaxKeyLength is the largest number of bytes of a key; a longer key is refused with ErrKeyTooLong. The keys of one call of LockAll or TryLockAll may
-// have 64 times as many together.
+// MaxKeyLength is the largest number of bytes of a key; a longer key is refused with ErrKeyTooLong. The keys of one call of LockAll may have 64
+// times as many together.
 const MaxKeyLength = 1 << 10
 
 // The defaults of the options.
@@ -39,7 +39,7 @@ const (
 // Option is a setting of a Locker, for Open and New.
 type Option interface{ applyTo(*options) }
 
-// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, TryLockAll, Do, TryDo, Once or OncePer, it applies to that lock. Given to
+// LockOption is a setting of one lock. Given to Lock, LockAll, TryLock, Do, TryDo, Once or OncePer, it applies to that lock. Given to
 // Open or New, it is the default for all locks.
 type LockOption interface {
 	Option
@@ -72,7 +72,7 @@ type lockOptions struct {
 	slots      int // how many may hold the key at once
 	recall     bool
 	spellings  bool          // the call has more than one text as its keys, perhaps with one lock: there is no one result
-	slotsOf    *slotsOf      // the keys with their own number of holders: see WithConcurrencyOf
+	slotsOf    *slotsOf      // the keys with their own number of holders: see WithConcurrency
 	period     time.Duration // the period of WithOncePer; 0 for none
 }
 
@@ -299,19 +299,23 @@ func WithMaxHold(d time.Duration) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxHold = d; return o })
 }
 
-// WithConcurrency sets how many holders the key may have at once, over all processes: 1 to MaxConcurrency (256). Each holder has one of n slots,
-// which is a separate lock: see Lock.Slot and Lock.Fence. All waiting calls stand in one queue, and the first gets the slot that becomes free. All
+// WithConcurrency sets how many holders a key may have at once, over all processes: 1 to MaxConcurrency (256). Each holder has one of n slots, which
+// is a separate lock: see Lock.Slot and Lock.Fence. All waiting calls stand in one queue, and the first gets the slot that becomes free. All
 // processes should have the same n for a key. If they differ, the largest n bounds the number of holders, and a process takes no slot beyond its own
 // n. LockAll takes a slot of each of its keys. WithRecall, WithOncePer, Once and UnlockWith give ErrConcurrency for n above 1. Default: 1.
-func WithConcurrency(n int) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
-}
-
-// WithConcurrencyOf is WithConcurrency for one key, and takes precedence over it for that key. So the keys of LockAll may have different numbers. Of
-// the numbers for keys that share a lock, as they differ in the case of ASCII letters alone, the smallest counts. Default: none.
-func WithConcurrencyOf(key string, n int) LockOption {
-	name := lockname.Of(key)
-	return lockOption(func(o lockOptions) lockOptions { o.slotsOf = &slotsOf{key, name, n, o.slotsOf}; return o })
+//
+// With keys, n is for these keys alone, and takes precedence: so the keys of LockAll may have different numbers. Of the numbers for keys that share a
+// lock, as they differ in the case of ASCII letters alone, the smallest counts.
+func WithConcurrency(n int, keys ...string) LockOption {
+	if len(keys) == 0 {
+		return lockOption(func(o lockOptions) lockOptions { o.slots = n; return o })
+	}
+	return lockOption(func(o lockOptions) lockOptions {
+		for _, key := range keys {
+			o.slotsOf = &slotsOf{key, lockname.Of(key), n, o.slotsOf}
+		}
+		return o
+	})
 }
 
 type slotsOf struct {

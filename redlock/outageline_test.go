@@ -109,7 +109,7 @@ func TestLineInAnOutage(t *testing.T) {
 		"tries among waits": func(l *redlock.Locker) lockCall {
 			return func(ctx context.Context, i int) (*redlock.Lock, error) {
 				if i%2 > 0 {
-					return l.TryLockAll(ctx, []string{"a", "b"})
+					return l.LockAll(ctx, []string{"a", "b"}, redlock.WithWait(0))
 				}
 				return l.LockAll(ctx, []string{"b", "a"}, wait(i))
 			}

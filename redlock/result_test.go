@@ -107,7 +107,7 @@ func TestResultsThatAreRefused(t *testing.T) {
 	if err := both.UnlockWith(nil, time.Minute); err == nil || !strings.Contains(err.Error(), "several keys") {
 		t.Errorf("several keys: %v", err)
 	}
-	if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}, redlock.WithRecall()); err == nil || errors.Is(err, redlock.ErrHeld) {
+	if _, err := l.LockAll(t.Context(), []string{"a", "b"}, redlock.WithRecall(), redlock.WithWait(0)); err == nil || errors.Is(err, redlock.ErrHeld) {
 		t.Errorf("WithRecall for several keys: %v", err)
 	}
 	if left := remembering(t, servers, "k"); left != nil {

@@ -48,7 +48,7 @@ func TestSeveralKeysTakeOneRound(t *testing.T) {
 			}
 			var lock *redlock.Lock
 			take := func() (err error) {
-				lock, err = l.TryLockAll(t.Context(), keysUpTo(n))
+				lock, err = l.LockAll(t.Context(), keysUpTo(n), redlock.WithWait(0))
 				return err
 			}
 			rounds("lock", trip, take)

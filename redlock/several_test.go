@@ -92,7 +92,10 @@ func TestAllOrNothing(t *testing.T) {
 	other := newLocker(t, redistest.URLs(servers))
 	held := mustLock(t, l, "b")
 	for _, l := range []*redlock.Locker{l, other} {
-		if err := answered(t, func() error { _, err := l.TryLockAll(t.Context(), []string{"a", "b", "c"}); return err }); !errors.Is(err, redlock.ErrHeld) {
+		if err := answered(t, func() error {
+			_, err := l.LockAll(t.Context(), []string{"a", "b", "c"}, redlock.WithWait(0))
+			return err
+		}); !errors.Is(err, redlock.ErrHeld) {
 			t.Errorf("error %v, want that it is held", err)
 		}
 		lockUnlock(t, l, "a")

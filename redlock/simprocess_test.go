@@ -118,7 +118,7 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 	if p.slots > 1 && p.world.isKey(keys[0]) {
 		opts = append(opts, WithConcurrency(p.slots))
 		for _, key := range keys {
-			opts = append(opts, WithConcurrencyOf(p.spell(key), p.most(key)))
+			opts = append(opts, WithConcurrency(p.most(key), p.spell(key)))
 		}
 	}
 	keys = slices.Clone(keys)
@@ -127,7 +127,7 @@ func (p *process) takeAll(keys []string, wait time.Duration, try bool, opts ...L
 	}
 	switch {
 	case len(keys) > 1 && try:
-		return p.locker.TryLockAll(ctx, keys, opts...)
+		return p.locker.LockAll(ctx, keys, append(opts, WithWait(0))...)
 	case len(keys) > 1:
 		return p.locker.LockAll(ctx, keys, opts...)
 	case try:

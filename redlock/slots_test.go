@@ -212,7 +212,7 @@ func TestConcurrencyRefused(t *testing.T) {
 		"recall":   func() error { _, err := l.Lock(t.Context(), "a", redlock.WithRecall()); return err },
 		"once per": func() error { _, err := l.Lock(t.Context(), "a", redlock.WithOncePer(time.Minute)); return err },
 		"of one key": func() error {
-			_, err := l.Lock(t.Context(), "a", redlock.WithConcurrency(1), redlock.WithConcurrencyOf("a", 2), redlock.WithRecall())
+			_, err := l.Lock(t.Context(), "a", redlock.WithConcurrency(1), redlock.WithConcurrency(2, "a"), redlock.WithRecall())
 			return err
 		},
 		"a result": func() error { return mustLock(t, l, "a").UnlockWith([]byte("done"), time.Minute) },
@@ -222,7 +222,7 @@ func TestConcurrencyRefused(t *testing.T) {
 		}
 	}
 	for _, n := range []int{-1, 0, 257, 1 << (strconv.IntSize / 2), 1<<(strconv.IntSize/2) + 1} {
-		for _, opt := range []redlock.LockOption{redlock.WithConcurrency(n), redlock.WithConcurrencyOf("b", n)} {
+		for _, opt := range []redlock.LockOption{redlock.WithConcurrency(n), redlock.WithConcurrency(n, "b")} {
 			if lock, err := l.Lock(t.Context(), "a", opt); err == nil {
 				t.Errorf("concurrency %d: slot %d", n, lock.Slot())
 			}
@@ -274,19 +274,19 @@ func TestConcurrencyOfSeveral(t *testing.T) {
 		var all sync.WaitGroup
 		for i, keys := range slices.Repeat([][]string{{"one", "three"}, {"three", "two"}, {"two", "one"}, {"one", "two", "three"}, {"three"}, {"one"}}, 10) {
 			all.Go(func() {
-				lock, err := lockers[i%2].LockAll(t.Context(), keys, redlock.WithConcurrencyOf("two", 2), redlock.WithConcurrencyOf("three", 3))
+				lock, err := lockers[i%2].LockAll(t.Context(), keys, redlock.WithConcurrency(2, "two"), redlock.WithConcurrency(3, "three"))
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				for _, key := range keys {
-					slot := lock.SlotOf(key)
+					slot := lock.Slot(key)
 					if _, twice := taken.LoadOrStore(key+strconv.Itoa(slot), true); twice || slot < 0 || slot >= most[key] {
 						t.Errorf("slot %d of %s, which another has: %t", slot, key, twice)
 					}
 				}
 				for _, key := range keys {
-					taken.Delete(key + strconv.Itoa(lock.SlotOf(key)))
+					taken.Delete(key + strconv.Itoa(lock.Slot(key)))
 				}
 				mustUnlock(t, lock)
 			})
@@ -308,7 +308,7 @@ func TestConcurrencyAllOrNothing(t *testing.T) {
 		other := simLocker(t, net.Masters(), redlock.WithConcurrency(2))
 		held := []*redlock.Lock{mustLock(t, l, "b"), mustLock(t, other, "b")}
 		for _, l := range []*redlock.Locker{l, other} {
-			if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, redlock.ErrHeld) {
+			if _, err := l.LockAll(t.Context(), []string{"a", "b"}, redlock.WithWait(0)); !errors.Is(err, redlock.ErrHeld) {
 				t.Errorf("error %v, want that it is held", err)
 			}
 		}
@@ -328,8 +328,8 @@ func TestConcurrencyAllOrNothing(t *testing.T) {
 		}
 		mustUnlock(t, held[0])
 		lock := <-got
-		if lock.SlotOf("b") != held[0].Slot() || lock.SlotOf("a") < 0 || lock.SlotOf("c") != -1 {
-			t.Errorf("slots %d and %d, %d", lock.SlotOf("a"), lock.SlotOf("b"), lock.SlotOf("c"))
+		if lock.Slot("b") != held[0].Slot() || lock.Slot("a") < 0 || lock.Slot("c") != -1 {
+			t.Errorf("slots %d and %d, %d", lock.Slot("a"), lock.Slot("b"), lock.Slot("c"))
 		}
 		mustUnlock(t, lock)
 		mustUnlock(t, held[1])
@@ -388,7 +388,7 @@ func TestConcurrencyOfCallsDiffers(t *testing.T) {
 		eventually(t, bound, "it stands in line", func() bool { return l.Keys("a")[0].Waiting == waiting })
 	}
 	ask(1, func() (*redlock.Lock, error) {
-		return l.LockAll(t.Context(), []string{"a", "b"}, redlock.WithConcurrencyOf("a", 2))
+		return l.LockAll(t.Context(), []string{"a", "b"}, redlock.WithConcurrency(2, "a"))
 	})
 	ask(2, func() (*redlock.Lock, error) { return l.Lock(t.Context(), "a") })
 	mustUnlock(t, first)

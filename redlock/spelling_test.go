@@ -32,7 +32,7 @@ func TestSpellings(t *testing.T) {
 				}
 			}
 			lockUnlock(t, second, kelvin)
-			if slot := held.SlotOf(spelled[1]); slot != 0 {
+			if slot := held.Slot(spelled[1]); slot != 0 {
 				t.Errorf("slot %d of %q", slot, spelled[1])
 			}
 			time.Sleep(5 * time.Second) // the masters know the turn
@@ -98,18 +98,18 @@ func TestSpellingsTogether(t *testing.T) {
 		if _, err := l.LockAll(t.Context(), []string{lower, upper}, redlock.WithRecall()); err == nil {
 			t.Error("two spellings have one result")
 		}
-		numbers := []redlock.LockOption{redlock.WithConcurrencyOf(upper, 1), redlock.WithConcurrencyOf(lower, 5)}
+		numbers := []redlock.LockOption{redlock.WithConcurrency(1, upper), redlock.WithConcurrency(5, lower)}
 		two, err := l.LockAll(t.Context(), []string{upper, lower}, numbers...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := process("b").TryLockAll(t.Context(), []string{upper, lower}, numbers...); !errors.Is(err, redlock.ErrHeld) {
+		if _, err := process("b").LockAll(t.Context(), []string{upper, lower}, append(numbers, redlock.WithWait(0))...); !errors.Is(err, redlock.ErrHeld) {
 			t.Errorf("beside one that may have no other: %v", err)
 		}
 		if err := two.UnlockWith([]byte("1"), time.Hour); err == nil {
 			t.Error("two spellings have left one result")
 		}
-		one, err := l.LockAll(t.Context(), []string{upper, lower}, redlock.WithConcurrencyOf(lower, 2))
+		one, err := l.LockAll(t.Context(), []string{upper, lower}, redlock.WithConcurrency(2, lower))
 		if err != nil {
 			t.Fatal(err)
 		}

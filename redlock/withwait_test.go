@@ -64,11 +64,11 @@ func TestWithWait(t *testing.T) {
 
 				start := time.Now()
 				for name, err := range map[string]error{
-					"Lock with 0": second(l.Lock(t.Context(), "key", redlock.WithWait(0))),
-					"TryLock":     second(l.TryLock(t.Context(), "key", redlock.WithWait(time.Second))),
-					"TryLockAll":  second(l.TryLockAll(t.Context(), []string{"a", "key"}, redlock.WithWait(time.Second))),
-					"TryDo":       l.TryDo(t.Context(), "key", none, redlock.WithWait(time.Second)),
-					"Do with 0":   l.Do(t.Context(), "key", none, redlock.WithWait(0)),
+					"Lock with 0":      second(l.Lock(t.Context(), "key", redlock.WithWait(0))),
+					"TryLock":          second(l.TryLock(t.Context(), "key", redlock.WithWait(time.Second))),
+					"LockAll, at once": second(l.LockAll(t.Context(), []string{"a", "key"}, redlock.WithWait(time.Second), redlock.WithWait(0))),
+					"TryDo":            l.TryDo(t.Context(), "key", none, redlock.WithWait(time.Second)),
+					"Do with 0":        l.Do(t.Context(), "key", none, redlock.WithWait(0)),
 				} {
 					if !errors.Is(err, redlock.ErrHeld) || errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("%s: %v, want ErrHeld", name, err)
