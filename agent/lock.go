@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
+	"github.com/caddy-redlock/caddy-redlock/internal/engine"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/rule"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -150,7 +151,7 @@ func parseLockRequest(text []byte) (*lockRequest, error) {
 		}
 	}
 	if request.Most != nil {
-		if err := request.Most.Check(len(request.Keys)); err != nil {
+		if err := engine.CheckConcurrency(request.Most, len(request.Keys)); err != nil {
 			return nil, err
 		}
 	}

@@ -291,7 +291,7 @@ func nameOfFunc(key KeyFunc) string {
 }
 
 func (c *compiled) checkConcurrency() error {
-	if err := c.Concurrency.Check(len(c.keys)); err != nil {
+	if err := c.Concurrency.check(len(c.keys)); err != nil {
 		return err
 	}
 	if c.derive == nil && slices.Max(c.Concurrency) > 1 {

@@ -489,8 +489,7 @@ func (c Concurrency) byKey(keys []string, from []int) map[string]int {
 	return most
 }
 
-// Check returns an error unless there is one number, or as many numbers as keys, and each number is from 1 to redlock.MaxConcurrency.
-func (c Concurrency) Check(keys int) error {
+func (c Concurrency) check(keys int) error {
 	if len(c) != 1 && len(c) != keys {
 		return fmt.Errorf("concurrency: %d numbers and %d keys: want one for all, or one for each", len(c), keys)
 	}

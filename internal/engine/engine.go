@@ -62,6 +62,9 @@ var (
 	// Reasons returns all reasons, for metrics that begin at zero.
 	Reasons = all.Reasons
 
+	// CheckConcurrency returns an error unless there is one number, or as many numbers as keys, and each number is from 1 to redlock.MaxConcurrency.
+	CheckConcurrency = all.CheckConcurrency
+
 	// Usage returns how many bytes the bodies in memory take now of a budget, and how many they may take. nil is the budget of all rules without one of
 	// their own.
 	Usage = all.Usage
