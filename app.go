@@ -25,6 +25,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/caddycli"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
@@ -246,7 +247,7 @@ func (a *App) check() error {
 	if slices.ContainsFunc(a.Masters, func(u string) bool { return strings.Contains(u, "{") }) {
 		return nil // the URLs are not known before Provision
 	}
-	if _, err := redlock.Dial(a.Masters...); err != nil {
+	if _, err := inside.Dial(func() inside.Access { return inside.Access{} }, a.Masters...); err != nil {
 		return fmt.Errorf("masters: %w", err)
 	}
 	if a.TLS != nil && !slices.ContainsFunc(a.Masters, connect.UsesTLS) {
@@ -454,7 +455,11 @@ func (t *TLS) load(ctx caddy.Context) (*secured, error) {
 }
 
 // masters doesn't connect to the masters that it returns.
-func (s *settings) masters() ([]redlock.Master, error) { return redlock.DialTLS(s.secure(), s.URLs...) }
+func (s *settings) masters() ([]redlock.Master, error) {
+	secure := s.secure()
+	masters, err := inside.Dial(func() inside.Access { return inside.Access{TLS: secure} }, s.URLs...)
+	return masters.([]redlock.Master), err
+}
 
 func (s *settings) secure() *tls.Config {
 	if s.TLS == nil {

@@ -149,7 +149,7 @@ func TestSettingsInDocuments(t *testing.T) {
 	secure.require(t, "Caddyfile", subdirectives(t, "redlock {\nmasters rediss://127.0.0.1:1\ntls {\nnone\n}\n}", "redlock k:{path.1}"))
 
 	// Go, as far as it has what Caddy has: the documentation of the package lists the others
-	exist := append(options(t), "NewMaster", "Open", "Dial", "DialTLS")
+	exist := append(options(t), "NewMaster", "Open")
 	for name := range shared["Go"] {
 		if !slices.Contains(exist, name) {
 			t.Errorf("docs/configuration.md has %s in the column Go, which doesn't exist", name)

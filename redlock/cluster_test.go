@@ -366,11 +366,7 @@ func TestClusterTLS(t *testing.T) {
 	if err != nil || !trusted.AppendCertsFromPEM(text) {
 		t.Fatal(err)
 	}
-	masters, err := redlock.DialTLS(&tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}}, "rediss-cluster://127.0.0.1:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lockUnlock(t, lockerOn(t, masters), "key")
+	lockUnlock(t, newLocker(t, []string{"rediss-cluster://127.0.0.1:" + port}, redlock.WithTLS(&tls.Config{RootCAs: trusted, Certificates: []tls.Certificate{own}})), "key")
 	requireState(t, newLocker(t, []string{"rediss-cluster://127.0.0.1:" + port}), 0, redlock.MasterUnreachable) // its authority is unknown
 }
 

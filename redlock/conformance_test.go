@@ -62,7 +62,7 @@ var kinds = []struct {
 
 func dialOne(t *testing.T, url string) redlock.Master {
 	t.Helper()
-	masters, err := redlock.Dial(url)
+	masters, err := dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"crypto/tls"
 	"strings"
 	"testing"
 
@@ -28,7 +29,7 @@ func TestDialNames(t *testing.T) {
 		"redis://10.0.0.1?client_name=x":            "redis://10.0.0.1:6379",
 		"redis://user:pass%40word@10.0.0.1:6379/15": "redis://10.0.0.1:6379",
 	} {
-		masters, err := redlock.Dial(url)
+		masters, err := dial(url)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 		} else if got := masters[0].String(); got != name {
@@ -68,7 +69,7 @@ func TestDialErrors(t *testing.T) {
 		"redis-cluster://10.0.0.1?addr=:secret@10.0.0.2:1",
 		"unix-cluster:///run/redis.sock",
 	} {
-		_, err := redlock.Dial("memory://", url, "memory://third")
+		_, err := dial("memory://", url, "memory://third")
 		switch {
 		case err == nil:
 			t.Errorf("%q is taken", url)
@@ -130,7 +131,7 @@ func TestDialHints(t *testing.T) {
 		"redis-cluster://:secret@a?addr=b:1;addr=c:1":       "& between parameters",
 		"rediss://:secret@a?skip_verify=true":               "trust_pool",
 	} {
-		_, err := redlock.Dial(url)
+		_, err := dial(url)
 		if err == nil || !strings.Contains(err.Error(), hint) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %q", url, err, hint)
 		}
@@ -174,6 +175,12 @@ func TestEvenNumber(t *testing.T) {
 	}
 }
 
+func TestTLSIsForOpen(t *testing.T) {
+	if _, err := redlock.New([]redlock.Master{redlock.NewMemoryMaster("")}, redlock.WithTLS(new(tls.Config))); err == nil || !strings.Contains(err.Error(), "WithTLS is for Open") {
+		t.Errorf("New with TLS settings: %v", err)
+	}
+}
+
 func TestNoMasters(t *testing.T) {
 	if _, err := redlock.New(nil); err == nil || !strings.Contains(err.Error(), "no masters") {
 		t.Errorf("New without masters: %v", err)
@@ -193,7 +200,7 @@ func TestMastersAreRefused(t *testing.T) {
 		"master 3 is memory://, beside servers":  {"redis://10.0.0.1", "redis://10.0.0.2", "memory://"},
 		"master 1 is memory://a, beside servers": {"memory://a", "memory://b", "redis://10.0.0.1"},
 	} {
-		_, dialErr := redlock.Dial(urls...)
+		_, dialErr := dial(urls...)
 		var masters []redlock.Master
 		for _, url := range urls {
 			masters = append(masters, dialOne(t, url))

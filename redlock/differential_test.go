@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
@@ -46,13 +47,13 @@ type pair struct {
 func TestScriptsDoWhatTheModelDoes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, 1)[0]
-	masters, err := Dial(server.URL())
+	masters, err := dialAll(func() inside.Access { return inside.Access{} }, server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	real := Streamed(masters[0])
 	defer func() { _ = real.Close() }()
-	direct, err := Dial(server.URL())
+	direct, err := dialAll(func() inside.Access { return inside.Access{} }, server.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

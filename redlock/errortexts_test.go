@@ -82,7 +82,7 @@ func TestErrorTexts(t *testing.T) {
 
 func dialAll(t *testing.T, urls []string) []redlock.Master {
 	t.Helper()
-	masters, err := redlock.Dial(urls...)
+	masters, err := dial(urls...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -25,21 +26,32 @@ const bound = 2 * time.Minute
 // longTTL is that of locks which must not be seen to go away by expiry.
 const longTTL = 30 * time.Second
 
+// dial gives masters without a Locker.
+func dial(urls ...string) ([]redlock.Master, error) {
+	masters, err := inside.Dial(func() inside.Access { return inside.Access{} }, urls...)
+	return masters.([]redlock.Master), err
+}
+
 // newLocker gives a Locker on the masters with these URLs, closed with the test. Its masters may
 // be slow, as on a busy machine, unless the options say otherwise.
 func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	masters, err := redlock.Dial(urls...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lockerOn(t, masters, opts...)
+	l, err := redlock.Open(urls, patient(opts)...)
+	return closedWith(t, l, err)
 }
 
 func lockerOn(t testing.TB, masters []redlock.Master, opts ...redlock.Option) *redlock.Locker {
 	t.Helper()
-	opts = append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithMaxTTL(longTTL), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0)}, opts...)
-	l, err := redlock.New(masters, opts...)
+	l, err := redlock.New(masters, patient(opts)...)
+	return closedWith(t, l, err)
+}
+
+func patient(opts []redlock.Option) []redlock.Option {
+	return append([]redlock.Option{redlock.WithTimeout(time.Second), redlock.WithMaxTTL(longTTL), redlock.WithTTL(longTTL), redlock.WithRestartGuard(0)}, opts...)
+}
+
+func closedWith(t testing.TB, l *redlock.Locker, err error) *redlock.Locker {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}

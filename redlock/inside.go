@@ -15,6 +15,7 @@ func init() {
 		l := locker.(*Locker)
 		return inside.Locker{Prefix: l.prefix, Instance: l.instance, MaxHold: l.maxHold, Logger: l.reporter.logger, Keyspace: l.keyspace()}
 	}
+	inside.Dial = func(access func() inside.Access, urls ...string) (any, error) { return dialAll(access, urls...) }
 	inside.CheckTTL = func(locker any, ttl time.Duration) error {
 		l := locker.(*Locker)
 		if err := l.usable(context.Background()); err != nil {

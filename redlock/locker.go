@@ -36,6 +36,14 @@ type Locker struct {
 // closes the masters.
 func New(masters []Master, opts ...Option) (*Locker, error) {
 	o, err := newOptions(opts)
+	if err == nil && o.tls != nil {
+		err = errors.New("redlock: WithTLS is for Open: give the TLS settings to the clients of which NewMaster makes masters")
+	}
+	return newLocker(masters, o, err)
+}
+
+// newLocker is New, with the error that the options have.
+func newLocker(masters []Master, o options, err error) (*Locker, error) {
 	if err == nil && len(masters) == 0 {
 		err = errors.New("redlock: no masters; give one, or three or five so that locks survive the loss of a server")
 	}
@@ -94,7 +102,7 @@ func checkMasters(masters []Master) error {
 	inMemory := 0
 	for i, m := range masters {
 		if m.impl == nil {
-			return fmt.Errorf("redlock: master %d is empty: make it with Dial, NewMaster or NewMemoryMaster", i+1)
+			return fmt.Errorf("redlock: master %d is empty: make it with NewMaster or NewMemoryMaster", i+1)
 		}
 		name := m.String()
 		if first, ok := seen[name]; ok {

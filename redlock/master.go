@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/quorum"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/cluster"
@@ -27,7 +28,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-// Master is one independent lock server, for New. [Dial], [NewMaster] and [NewMemoryMaster] make them.
+// Master is one independent lock server, for New. [NewMaster] makes one.
 type Master struct{ impl protocol.Master }
 
 func init() { hook.MasterOf = func(impl protocol.Master) any { return Master{impl} } }
@@ -124,17 +125,8 @@ func newMemory(name string, now func() time.Time) *memory.Master {
 	return memory.New(name, memory.Steady(now))
 }
 
-// Open returns a Locker on the masters with these URLs: it is Dial followed by New. One master is enough
-// for development; three or five independent servers survive the loss of one or two.
-func Open(urls []string, opts ...Option) (*Locker, error) {
-	masters, err := Dial(urls...)
-	if err != nil {
-		return nil, err
-	}
-	return New(masters, opts...)
-}
-
-// Dial returns a master for each URL, for New:
+// Open returns a Locker on the masters with these URLs. One master is enough for development; three or five independent servers survive the loss of
+// one or two. Open returns at once: it begins to connect, as New does.
 //
 //	redis://[user:password@]host[:port][/db]    a Redis server; the port is 6379 by default
 //	rediss://...                                the same over TLS
@@ -145,30 +137,24 @@ func Open(urls []string, opts ...Option) (*Locker, error) {
 //
 // A URL may have the parameters client_name and db. Other parameters of go-redis, such as pool_size and read_timeout, would have no effect, and are
 // refused: a Locker has one connection to each master for locks, one for results while there are any, and WithTimeout. For a private certificate
-// authority or a client certificate see DialTLS.
+// authority or a client certificate see WithTLS.
 //
 // The URL of a Redis Cluster names any of its nodes, which knows the addresses of the others. Each parameter addr names one more, in case the first
 // one is down. All nodes get the same user and password. A cluster has only database 0.
 //
-// Dial does not connect: New does. It refuses a server that is named twice, and memory:// beside a server. Errors refer to a URL by its position in
-// the list, because it may contain a password.
-func Dial(urls ...string) ([]Master, error) { return DialTLS(nil, urls...) }
-
-// DialTLS is Dial with settings for the masters that use TLS, such as a private certificate authority or a client certificate; nil means the default
-// settings. A master's certificate must be for the host in its URL, unless the settings have a ServerName. The same is true of all nodes of a Redis
-// Cluster.
-func DialTLS(secure *tls.Config, urls ...string) ([]Master, error) {
-	return DialWith(func() Access { return Access{TLS: secure} }, urls...)
+// Open returns an error if a URL or an option is wrong, a server is named twice, or memory:// is beside a server. Errors refer to a URL by its
+// position in the list, because it may contain a password.
+func Open(urls []string, opts ...Option) (*Locker, error) {
+	o, wrong := newOptions(opts)
+	masters, err := dialAll(func() inside.Access { return inside.Access{TLS: o.tls} }, urls...)
+	if err != nil {
+		return nil, err
+	}
+	return newLocker(masters, o, wrong)
 }
 
-// Access is how processes get access to masters.
-type Access struct {
-	Username, Password string      // for masters whose URLs have neither
-	TLS                *tls.Config // as in DialTLS
-}
-
-// DialWith is Dial with an access that may change while a Locker runs: each new connection asks for it. Whether there is a TLS config must not change.
-func DialWith(access func() Access, urls ...string) ([]Master, error) {
+// dialAll is inside.Dial.
+func dialAll(access func() inside.Access, urls ...string) ([]Master, error) {
 	masters := make([]Master, 0, len(urls))
 	for i, u := range urls {
 		m, err := dial(u, access)
@@ -185,7 +171,7 @@ const sentinelAdvice = "Sentinel is not supported: a replica that it promotes ma
 
 const urlForms = "want redis://host:port or valkey://host:port, rediss:// or valkeys:// for TLS, redis-cluster:// for a Redis Cluster, unix:///path or memory://"
 
-func dial(text string, access func() Access) (protocol.Master, error) {
+func dial(text string, access func() inside.Access) (protocol.Master, error) {
 	if advice := whatToWrite(text); advice != "" {
 		return nil, errors.New(advice)
 	}
@@ -281,7 +267,7 @@ func checkParameters(text string, query url.Values, err error, allowed ...string
 		switch {
 		case slices.Contains(allowed, name):
 		case name == "skip_verify":
-			return errors.New("skip_verify doesn't belong in a URL: trust the server's certificate authority instead, in Caddy with tls { trust_pool … }, in Go with DialTLS")
+			return errors.New("skip_verify doesn't belong in a URL: trust the server's certificate authority instead, in Caddy with tls { trust_pool … }, in Go with WithTLS")
 		default:
 			return fmt.Errorf("the parameter %s of its URL has no effect here: a master has one connection without retries, and its time-out is that of the locks", name)
 		}
@@ -290,7 +276,7 @@ func checkParameters(text string, query url.Values, err error, allowed ...string
 }
 
 // credentials returns the present credentials, and a function that returns those of the time when it is called.
-func credentials(access func() Access) (username, password string, provider func() (string, string)) {
+func credentials(access func() inside.Access) (username, password string, provider func() (string, string)) {
 	provider = func() (string, string) {
 		now := access()
 		return now.Username, now.Password
@@ -301,7 +287,7 @@ func credentials(access func() Access) (username, password string, provider func
 
 // secured returns the present TLS settings for a URL that go-redis has parsed into own, and a dialer with those of the time when it is called. Both
 // are nil if the URL doesn't ask for TLS; the dialer is also nil if the settings are the default ones.
-func secured(own *tls.Config, access func() Access) (config *tls.Config, dialer func(ctx context.Context, network, addr string) (net.Conn, error)) {
+func secured(own *tls.Config, access func() inside.Access) (config *tls.Config, dialer func(ctx context.Context, network, addr string) (net.Conn, error)) {
 	if own == nil || access().TLS == nil {
 		return own, nil
 	}

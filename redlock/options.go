@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,6 +60,7 @@ type options struct {
 	logger   *slog.Logger
 	warned   bool // see inside.WithoutWarnings
 	observer Observer
+	tls      *tls.Config
 }
 
 type lockOptions struct {
@@ -131,6 +133,13 @@ func WithPrefix(prefix string) Option {
 // ASCII characters without spaces. Processes may have the same name. Default: the name of the host and the process ID, as in web1/4711.
 func WithInstance(name string) Option {
 	return option(func(o *options) { o.instance = name })
+}
+
+// WithTLS sets the TLS settings for the masters whose URLs ask for TLS, such as a private certificate authority or a client certificate. A master's
+// certificate must be for the host in its URL, unless the settings have a ServerName. The same is true of all nodes of a Redis Cluster. The option is
+// for Open alone. Default: the settings of crypto/tls, with the system's authorities.
+func WithTLS(config *tls.Config) Option {
+	return option(func(o *options) { o.tls = config })
 }
 
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. It never logs keys or credentials. A log that is

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
 )
@@ -126,7 +127,7 @@ func TestPaceOfLateAttempts(t *testing.T) {
 
 // TestPaceOfResults: an attempt that meets a result gives its place back.
 func TestPaceOfResults(t *testing.T) {
-	masters, err := Dial("memory://")
+	masters, err := dialAll(func() inside.Access { return inside.Access{} }, "memory://")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func useMasters(t *testing.T, urls []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		single, err := redlock.Dial(url)
+		single, err := dial(url)
 		if err != nil {
 			t.Fatal(err)
 		}

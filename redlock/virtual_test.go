@@ -48,7 +48,7 @@ func onDeployments(t *testing.T, test func(t *testing.T, process func(name strin
 	})
 	t.Run("memory", func(t *testing.T) {
 		simnet.Run(t, 0, func(t *testing.T, _ *simnet.Net) {
-			masters, err := redlock.Dial("memory://1", "memory://2", "memory://3")
+			masters, err := dial("memory://1", "memory://2", "memory://3")
 			if err != nil {
 				t.Fatal(err)
 			}

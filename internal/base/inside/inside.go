@@ -3,6 +3,7 @@
 package inside
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"time"
 )
@@ -22,6 +23,9 @@ type Locker struct {
 var (
 	// Of returns what a *redlock.Locker knows about itself. The Locker must have been made by redlock.New or Open.
 	Of func(locker any) Locker
+	// Dial returns a master for each URL, as a []redlock.Master: see redlock.Open. It doesn't connect; redlock.New does. Each new connection asks for
+	// the access, which may change while a Locker runs; but whether it has TLS settings must not change.
+	Dial func(access func() Access, urls ...string) (masters any, err error)
 	// CheckTTL returns the error that calls of a *redlock.Locker would return for this TTL of a lock, or nil.
 	CheckTTL func(locker any, ttl time.Duration) error
 	// CheckOptions returns the error that redlock.New would return for these options, a []redlock.Option, or nil.
@@ -41,6 +45,12 @@ var (
 	// DefaultRestartGuard returns the restart guard of a Locker with these limits, if no option sets it. It is also the shortest one that is allowed.
 	DefaultRestartGuard func(maxTTL, maxSkew time.Duration) time.Duration
 )
+
+// Access is how processes get access to masters.
+type Access struct {
+	Username, Password string      // for masters whose URLs have neither
+	TLS                *tls.Config // as for redlock.WithTLS
+}
 
 // Acquisition describes how a lock was obtained.
 type Acquisition struct {

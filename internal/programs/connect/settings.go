@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
@@ -33,7 +34,7 @@ type Settings struct {
 	AllowMemory bool
 
 	flags  *pflag.FlagSet // of AddFlags
-	access atomic.Pointer[redlock.Access]
+	access atomic.Pointer[inside.Access]
 }
 
 // passwordVariable is the variable with the password, if no file has it. No flag has the password, because other users can see flags.
@@ -64,11 +65,11 @@ func (s *Settings) Resolve() ([]redlock.Master, Options, error) {
 	if err != nil {
 		return nil, o, err
 	}
-	masters, err := redlock.DialWith(func() redlock.Access { return *s.access.Load() }, urls...)
+	masters, err := inside.Dial(func() inside.Access { return *s.access.Load() }, urls...)
 	if err != nil {
 		return nil, o, fmt.Errorf("masters: %w", err)
 	}
-	return masters, o, nil
+	return masters.([]redlock.Master), o, nil
 }
 
 // Renew reads the files with the password and the certificates again. New connections of a locker of Open use them. With an error, the former content
@@ -82,7 +83,7 @@ func (s *Settings) Renew() error {
 	if err != nil {
 		return err
 	}
-	s.access.Store(&redlock.Access{Username: s.Username, Password: password, TLS: secure})
+	s.access.Store(&inside.Access{Username: s.Username, Password: password, TLS: secure})
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
@@ -41,13 +42,13 @@ func settings(urls ...string) doctor.Settings {
 
 // trusting are such settings with these for TLS.
 func trusting(secure *tls.Config, urls ...string) doctor.Settings {
-	masters, err := redlock.DialTLS(secure, urls...)
+	masters, err := inside.Dial(func() inside.Access { return inside.Access{TLS: secure} }, urls...)
 	if err != nil {
 		panic(err)
 	}
 	return doctor.Settings{
 		Options: connect.Options{Timeout: 30 * time.Second, MaxSkew: 20 * time.Second, Prefix: "redlock"},
-		Masters: masters, LeastTTL: time.Hour, Patience: 30 * time.Second,
+		Masters: masters.([]redlock.Master), LeastTTL: time.Hour, Patience: 30 * time.Second,
 	}
 }
 
