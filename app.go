@@ -365,8 +365,8 @@ type TLS struct {
 	InsecureSkipVerify bool `json:"insecure_skip_verify,omitempty"`
 }
 
-// UnmarshalCaddyfile reads the block tls; the names are those of reverse_proxy, without their tls_.
-func (t *TLS) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+// unmarshal reads the block tls; the names are those of reverse_proxy, without their tls_.
+func (t *TLS) unmarshal(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("tls: unexpected %q; want a block: tls { trust_pool file /path/to/ca.pem }", d.Val())
 	}

@@ -90,7 +90,7 @@ func (a *App) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return d.Errf("unexpected %q; want a block: redlock { masters … }", d.Val())
 	}
 	known := settingsOf(d, a)
-	known["tls"] = func() error { a.TLS = new(TLS); return a.TLS.UnmarshalCaddyfile(d) }
+	known["tls"] = func() error { a.TLS = new(TLS); return a.TLS.unmarshal(d) }
 	delete(known, "source") // UnmarshalCaddyfile itself sets it
 	places, err := block(d, known)
 	if err != nil {

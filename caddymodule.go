@@ -487,7 +487,7 @@ func show(r *http.Request, by caddyhttp.MiddlewareHandler, turn middleware.Turn,
 	s.turns = append(s.turns, ruleTurn{turn, by, refused})
 }
 
-func (s *shown) latest() middleware.Turn { return s.turns[len(s.turns)-1].Now() }
+func (s *shown) latest() middleware.Turn { return engine.Now(s.turns[len(s.turns)-1].Turn) }
 
 func (s *shown) get(name string) (any, bool) {
 	switch name {

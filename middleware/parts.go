@@ -46,6 +46,8 @@ func init() {
 		Outcomes: allOutcomes,
 		Reasons:  allReasons,
 
+		Now: Turn.now,
+
 		CheckConcurrency: func(numbers []int, keys int) error { return Concurrency(numbers).check(keys) },
 
 		Usage: (*Budget).usage,

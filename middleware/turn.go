@@ -146,21 +146,21 @@ func NoteTurn(ctx context.Context) (context.Context, func() (Turn, bool)) {
 		if turn == nil {
 			return Turn{}, false
 		}
-		return turn.Now(), true
+		return turn.now(), true
 	}
 }
 
 // set notes a turn that has ended. It keeps the turn of an inner rule that was noted before, because that says more, unless this turn has lost its
 // lock.
 func (n *note) set(turn *Turn) {
-	if turn.Outcome != "" && (n.turn.Load() == nil || turn.Now().Outcome == OutcomeLost) {
+	if turn.Outcome != "" && (n.turn.Load() == nil || turn.now().Outcome == OutcomeLost) {
 		n.turn.Store(turn)
 	}
 }
 
-// Now returns the turn with the present state of its lock. If the lock was lost, the Outcome is OutcomeLost in place of OutcomeAcquired, and Detail
+// now returns the turn with the present state of its lock. If the lock was lost, the Outcome is OutcomeLost in place of OutcomeAcquired, and Detail
 // has the reason. This includes a loss that only the release has shown.
-func (t Turn) Now() Turn {
+func (t Turn) now() Turn {
 	if t.Outcome == OutcomeAcquired && t.Lock != nil {
 		if end := inside.EndOf(t.Lock); end.Lost() || end == inside.EndClosed {
 			t.Outcome, t.Detail = OutcomeLost, detailOfLost(end)
@@ -169,10 +169,10 @@ func (t Turn) Now() Turn {
 	return t
 }
 
-// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail, as Now returns them. It
-// leaves out the key, which may be personal data: log Turn.Key yourself if you want it.
+// LogValue returns the turn for a log of package slog: its rule, outcome, wait in seconds, fencing token, slot and detail. A lock that was lost
+// meanwhile has the outcome OutcomeLost. The key is left out, because it may be personal data: log Turn.Key yourself if you want it.
 func (t Turn) LogValue() slog.Value {
-	t = t.Now()
+	t = t.now()
 	attrs := []slog.Attr{slog.String("rule", t.Rule), slog.String("outcome", string(t.Outcome)), slog.Float64("waited", t.Waited.Seconds())}
 	if fence, ok := t.Fence(); ok {
 		attrs = append(attrs, slog.Uint64("fence", fence))

@@ -62,6 +62,10 @@ var (
 	// Reasons returns all reasons, for metrics that begin at zero.
 	Reasons = all.Reasons
 
+	// Now returns a turn with the present state of its lock. If the lock was lost, the Outcome is OutcomeLost in place of OutcomeAcquired, and Detail
+	// has the reason. This includes a loss that only the release has shown.
+	Now = all.Now
+
 	// CheckConcurrency returns an error unless there is one number, or as many numbers as keys, and each number is from 1 to redlock.MaxConcurrency.
 	CheckConcurrency = all.CheckConcurrency
 

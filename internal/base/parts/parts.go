@@ -33,6 +33,8 @@ type Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, Locker any] struct {
 	Outcomes func() []Outcome
 	Reasons  func() []Reason
 
+	Now func(Turn) Turn
+
 	CheckConcurrency func(numbers []int, keys int) error
 
 	Usage func(*Budget) (used, size int64)
