@@ -162,7 +162,7 @@ func (c *call) leave() {
 // fail ends a call that has no place at any gate. If a call before it has met a result that can't be read, and this call doesn't want that result, it
 // only knows that another call comes before it.
 func (c *call) fail(err error) state {
-	if met := (*UnreadableError)(nil); errors.As(err, &met) && !c.wants(met.key) {
+	if met := (*unreadableError)(nil); errors.As(err, &met) && !c.wants(met.key) {
 		err = &HeldError{Err: met.Err}
 	}
 	c.err = err
@@ -859,7 +859,7 @@ func (c *call) errorOf(a *vote.Attempt) error {
 	case vote.Held:
 		return &HeldError{RetryAfter: v.RetryAfter, Slots: v.Slots}
 	case vote.Unreadable:
-		return &UnreadableError{Masters: masterErrors(v.Failed), key: c.places[0].given}
+		return &unreadableError{Masters: masterErrors(v.Failed), key: c.places[0].given}
 	default:
 		return noQuorum(c.voters, v)
 	}

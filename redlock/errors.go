@@ -21,8 +21,10 @@ var (
 	// ErrDone means that a result is remembered for the key. The error is a *DoneError; only calls with WithRecall
 	// or WithOncePer return it.
 	ErrDone = errors.New("redlock: the work is done")
-	// ErrUnreadable means that a result is remembered for the key, but could not be read, or handed to a quorum. The error is an
-	// *UnreadableError; only calls with WithRecall return it.
+	// ErrUnreadable means that some master remembers a result for the key, but it could not be read, or handed to a quorum: masters don't answer, too
+	// many results are under way, or the network is slow. Don't do the work again because of this error: a later call reads the result, or finds that
+	// it is gone. The text names the masters that failed. The error also matches the one that ended the wait, but never ErrNoQuorum. Only calls with
+	// WithRecall return it.
 	ErrUnreadable = errors.New("redlock: the work is done, as far as is known, but its result can't be read now")
 	// ErrNotRemembered is the error of inspect.Forget if no result is remembered for the key. Once, OncePer, UnlockWith and UnlockDone return it if
 	// the work was done, but no quorum of the masters has confirmed that it remembers the work.
@@ -146,11 +148,9 @@ func (e *QuorumError) Unwrap() []error {
 	return errs
 }
 
-// UnreadableError is the error of a call with WithRecall that has met a result on some master, but could not read it, or could not make sure that a
-// quorum remembers it. Possible causes are masters that don't answer, too many results under way, and a slow network. Don't do the work again because
-// of this error: a later call reads the result, or finds that it is gone. The error matches ErrUnreadable, and the error that ended the wait, but
-// never ErrNoQuorum.
-type UnreadableError struct {
+// unreadableError is the error of a call with WithRecall that has met a result on some master, but could not read it, or could not make sure that a
+// quorum remembers it: see ErrUnreadable.
+type unreadableError struct {
 	// Masters are the masters that failed, each with the reason.
 	Masters []*MasterError
 	Label   string // the label of the call: see WithLabel
@@ -160,7 +160,7 @@ type UnreadableError struct {
 	key string // whose result it is: see call.wants
 }
 
-func (e *UnreadableError) Error() string {
+func (e *unreadableError) Error() string {
 	text := withLabel(ErrUnreadable, e.Label)
 	for i, m := range e.Masters {
 		if i == 0 {
@@ -173,7 +173,7 @@ func (e *UnreadableError) Error() string {
 }
 
 // Unwrap returns ErrUnreadable and Err.
-func (e *UnreadableError) Unwrap() []error { return withSentinel(ErrUnreadable, e.Err) }
+func (e *unreadableError) Unwrap() []error { return withSentinel(ErrUnreadable, e.Err) }
 
 // MasterError is the reason why one master gave no vote.
 type MasterError struct {
@@ -229,10 +229,10 @@ func ended(ctx context.Context, failure error) error {
 func endedBy(cause, failure error) error {
 	var held *HeldError
 	var quorum *QuorumError
-	var unreadable *UnreadableError
+	var unreadable *unreadableError
 	switch {
 	case errors.As(failure, &unreadable):
-		return &UnreadableError{Masters: unreadable.Masters, Err: cause, key: unreadable.key}
+		return &unreadableError{Masters: unreadable.Masters, Err: cause, key: unreadable.key}
 	case errors.As(failure, &held):
 		return &HeldError{RetryAfter: held.RetryAfter, Slots: held.Slots, Err: cause}
 	case errors.As(failure, &quorum):
@@ -282,7 +282,7 @@ func labeled(err error, label string) error {
 		own := *e
 		own.Label = label
 		return &own
-	case *UnreadableError:
+	case *unreadableError:
 		own := *e
 		own.Label = label
 		return &own

@@ -15,7 +15,7 @@ import (
 //
 // An error that matches ErrNotRemembered comes with the result. This call has done the work, and a later call may do it again, because the lock was
 // lost, too few masters have confirmed the result, or it has more than MaxResult bytes. Any other error is from f, joined with the lock's error as in
-// Do. If f was not called, the error is from Lock with WithRecall. An *UnreadableError means that the work is done, as far as is known.
+// Do. If f was not called, the error is from Lock with WithRecall. ErrUnreadable means that the work is done, as far as is known.
 func (l *Locker) Once(ctx context.Context, key string, keep time.Duration, f func(ctx context.Context, lock *Lock) ([]byte, error), opts ...LockOption) ([]byte, error) {
 	if err := checkKeep(keep); err != nil {
 		return nil, err

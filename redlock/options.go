@@ -369,7 +369,7 @@ func WithRequest(r *Request) LockOption {
 
 // WithRecall makes a call fail with a *DoneError if an earlier holder has left a result for the key with Lock.UnlockWith. Then the work need not be
 // done again. The option costs no further command. But the call waits, within their timeout, for the replies of all masters that are not known to be
-// away, because one master that remembers the result is enough. If the result can't be read, the error is an *UnreadableError. The option is for
+// away, because one master that remembers the result is enough. If the result can't be read, the error is ErrUnreadable. The option is for
 // calls with one key. Default: remembered results are ignored.
 func WithRecall() LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.recall = true; return o })

@@ -23,7 +23,7 @@ var All = []Verdict{
 	{"others leave it too few masters", held, 423, "held", 75, "LockHeld"},
 	{"as many wait here as may", func(error) error { return held(redlock.ErrTooManyWaiters) }, 423, "held", 75, "LockHeld"},
 	{"too few masters vote", func(cause error) error { return &redlock.QuorumError{Err: cause} }, 409, "no_quorum", 69, "LockUnavailable"},
-	{"a result, which can't be read", func(cause error) error { return &redlock.UnreadableError{Err: cause} }, 503, "unreadable", 69, "LockUnavailable"},
+	{"a result, which can't be read", with(redlock.ErrUnreadable), 503, "unreadable", 69, "LockUnavailable"},
 	{"nothing: nobody was asked in time", with(redlock.ErrBusy), 503, "failed", 69, "LockUnavailable"},
 	{"nothing: the Locker is closed", with(redlock.ErrClosed), 503, "failed", 69, "LockUnavailable"},
 }
