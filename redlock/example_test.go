@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log"
@@ -33,6 +34,32 @@ func Example() {
 	// Output:
 	// sending invoices
 	// errors: <nil> <nil>
+}
+
+func ExampleWithTLS() {
+	own, err := tls.LoadX509KeyPair("/etc/redlock/client.crt", "/etc/redlock/client.key")
+	if err != nil {
+		log.Fatal(err)
+	}
+	locker, err := redlock.Open([]string{"rediss://10.0.0.1", "rediss://10.0.0.2", "rediss://10.0.0.3"},
+		redlock.WithTLS(&tls.Config{Certificates: []tls.Certificate{own}}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+}
+
+// At most three exports run at once, over all processes.
+func ExampleWithConcurrency() {
+	locker := mustOpen()
+	defer func() { _ = locker.Close() }()
+
+	lock, err := locker.Lock(context.Background(), "exports", redlock.WithConcurrency(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("slot is 0 to 2:", 0 <= lock.Slot() && lock.Slot() <= 2, lock.Unlock())
+	// Output: slot is 0 to 2: true <nil>
 }
 
 func ExampleLocker_Lock() {
