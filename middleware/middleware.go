@@ -116,7 +116,7 @@ import (
 //
 // Put the middleware around the handler, inside the router: {path.NAME} is known only after routing. Pass "" as the template if the preset
 // has one, or if the rule locks IDs alone. New panics if the Locker is nil, or if the template or the rule is wrong, as http.ServeMux does
-// for a wrong pattern.
+// for a wrong pattern; Check returns an error instead.
 //
 // The middleware reads the body only if the template or a setting of the rule needs it: up to MaxBody, and before the lock is taken. The
 // handler can read the same bytes again.
@@ -126,6 +126,13 @@ func New(locker *redlock.Locker, template string, rule Rule) func(http.Handler) 
 		c.Logger.Warn("key template has no placeholder: all requests share one lock", "rule", c.Name, "template", global)
 	}
 	return c.middleware(locker)
+}
+
+// Check returns the error with which New would panic for this template and rule, or nil. It is for rules that come from a configuration. A TTL is
+// compared only by New with the max TTL of its Locker.
+func Check(template string, rule Rule) error {
+	_, err := compile(rule.withKey(template), nil, (*Rule).placeholder)
+	return err
 }
 
 // NewFunc is New with a function in place of the template. Requests that must not run at once need the same key. The function may not read the body.

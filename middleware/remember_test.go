@@ -414,14 +414,21 @@ func TestWrongMemory(t *testing.T) {
 		"on_client_abort cancel: remember needs":   {Dedupe: id, Remember: hour, OnClientAbort: middleware.Cancel},
 		"size -1":                                  {Dedupe: id, Remember: hour, RememberSize: -1},
 	} {
+		err := middleware.Check("{header.Order}", rule)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 		func() {
 			defer func() {
-				if got := fmt.Sprint(recover()); !strings.Contains(got, want) {
-					t.Errorf("%q, want %q", got, want)
+				if got := recover(); got != fmt.Sprintf("middleware: %v", err) {
+					t.Errorf("New panics with %v, and not with %v", got, err)
 				}
 			}()
 			middleware.New(newLocker(t, live), "{header.Order}", rule)
 		}()
+	}
+	if err := middleware.Check("{header.Order}", middleware.Rule{Dedupe: id, Remember: hour}); err != nil {
+		t.Error(err)
 	}
 }
 

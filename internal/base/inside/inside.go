@@ -16,7 +16,7 @@ type Locker struct {
 	// Logger logs to the log of redlock.WithLogger. A call of it blocks nobody, even if that log is slow, or blocks.
 	Logger *slog.Logger
 	// Keyspace identifies the place of the Locker's keys: its prefix and its masters. Lockers of one program with the same Keyspace see the same
-	// locks. A master in memory belongs to one Locker alone, whatever its name.
+	// locks. With masters in memory, each Locker has a Keyspace of its own.
 	Keyspace string
 }
 
