@@ -68,7 +68,7 @@ func testHangs(t *testing.T, p *Plugin) {
 		wire.hang()
 		<-r.Context().Done()
 		close(ended)
-	}, "ttl", "2s", "wait", "1m")
+	}, "ttl", "6s", "wait", "1m")
 	done := make(chan struct{})
 	go func() { defer close(done); pay(h, "42") }()
 	<-ended
