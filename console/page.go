@@ -89,7 +89,7 @@ func (v *view) Left(until time.Time) float64 { return max(0, until.Sub(v.Now).Se
 
 // pagePatience is how long the page waits for the facts that the masters have about other processes. It is short, because the
 // page is needed most when masters hang.
-const pagePatience = time.Second
+var pagePatience = time.Second
 
 func (h *handler) page(w http.ResponseWriter, r *http.Request, parameters map[string]string, slot int) *Problem {
 	lockers := h.lockers()
