@@ -123,8 +123,10 @@ func (a *Agent) Serve(ctx context.Context, grace time.Duration, listeners ...net
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	left := a.shutdown(ended)
-	if left == nil {
-		_ = server.Shutdown(ended) // the remaining connections hold no lock
+	if left == nil { // the remaining connections hold no lock, but the responses to calls that had waited may be on their way
+		ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), writePatience)
+		defer cancel()
+		_ = server.Shutdown(ended)
 	}
 	_ = server.Close()
 	return errors.Join(err, left)

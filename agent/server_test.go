@@ -1,15 +1,19 @@
 package agent_test
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // TestOddRequests: each is answered, and the connection is closed where the next request can't be told from this one. What isn't a request
@@ -225,4 +229,33 @@ func TestPanic(t *testing.T) {
 	h := post(t, client, "/v1/lock", `{"key":"k"}`)
 	h.first()
 	h.end()
+}
+
+// The response to a call whose wait the agent has ended may still be on its way when the last holder leaves: the client gets it, even without grace.
+func TestLastResponses(t *testing.T) {
+	simnet.Run(t, 1, func(t *testing.T, masters *simnet.Net) {
+		locker := masters.Locker(t)
+		if _, err := locker.Lock(t.Context(), "key"); err != nil {
+			t.Fatal(err)
+		}
+		p := newPipes()
+		a, served := agent.New(locker), make(chan error, 1)
+		go func() { served <- a.Serve(t.Context(), 0, p) }()
+		here, there := net.Pipe()
+		p.come <- there
+		if _, err := io.WriteString(here, "POST /v1/lock HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{\"key\":\"key\"}"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		a.Retire()
+		time.Sleep(time.Second) // the client is slow to read
+		response, err := http.ReadResponse(bufio.NewReader(here), nil)
+		if err != nil || response.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%v, %v", response, err)
+		}
+		_ = here.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
 }
