@@ -65,11 +65,16 @@ func (w *world) client(p *process, r *rand.Rand) {
 			w.unlock(h)
 			continue
 		}
-		select {
-		case <-lock.Context().Done():
-		case <-time.After(time.Minute):
-			w.violated(allEnds, "grant %d, of a dead process, after a minute", h.order)
-		}
+		w.awaitEnd(h, lock)
+	}
+}
+
+// awaitEnd waits for the end of the lock of a dead process.
+func (w *world) awaitEnd(h *holder, lock *Lock) {
+	select {
+	case <-lock.Context().Done():
+	case <-time.After(time.Minute):
+		w.violated(allEnds, "grant %d, of a dead process, after a minute", h.order)
 	}
 }
 
@@ -90,7 +95,7 @@ func (w *world) nested(p *process, outer *holder, r *rand.Rand, wait time.Durati
 		h := w.grantedAll(p, keys, lock)
 		p.nap(upTo(r, 10*time.Millisecond))
 		if p.dead() {
-			<-lock.Context().Done()
+			w.awaitEnd(h, lock)
 			return
 		}
 		w.unlock(h)
