@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// pausing has Locker.Forget, which pauses for the time-out, end before the console loses its patience.
+// pausing shortens the time for which inspect.Forget pauses, which is the time-out.
 var pausing = redlock.WithTimeout(2 * time.Second)
 
 // leave leaves a result. On a busy machine a quorum may not confirm that in time; the masters remember it all the same.

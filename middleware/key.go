@@ -44,16 +44,16 @@ func Keys(templates []string, values map[string]string) (keys []string, err erro
 	for i, text := range templates {
 		parsed[i] = &keyTemplate{each: -1, set: new(fieldSet), given: func(name string, f fields.Field) KeyFunc { return given(name, f.Text) }}
 		err := parsed[i].parse(text, func(name string) (KeyFunc, error) {
-			short := strings.TrimPrefix(strings.TrimPrefix(name, "http.request."), "uri.") // Caddy's names in JSON
-			short = anySegment.ReplaceAllString(short, "path.0")                           // all segments are read in the same way
-			read, err := placeholder(short)
+			place := strings.TrimPrefix(strings.TrimPrefix(name, "http.request."), "uri.") // Caddy's names in JSON
+			place = anySegment.ReplaceAllString(place, "path.0")                           // all segments are read in the same way
+			read, err := placeholder(place)
 			switch {
 			case errors.Is(err, errUnknown):
 				return given(name, func(value string) (string, error) { return value, nil }), nil
 			case err != nil:
 				return nil, err
 			}
-			return given(name, func(value string) (string, error) { return read(requestWith(short, value)) }), nil
+			return given(name, func(value string) (string, error) { return read(requestWith(place, value)) }), nil
 		})
 		if err != nil {
 			return nil, fmt.Errorf("key template %q: %w", text, err)
@@ -82,9 +82,9 @@ var errSeveralValues = errors.New("has several values, which make several keys; 
 var anySegment = regexp.MustCompile(`^path\.[0-9]+$`)
 
 // requestWith returns a request that has the value where placeholder looks for it.
-func requestWith(name, value string) *http.Request {
+func requestWith(place, value string) *http.Request {
 	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/"}, Header: make(http.Header)}
-	switch family, arg, _ := strings.Cut(name, "."); family {
+	switch family, arg, _ := strings.Cut(place, "."); family {
 	case "method":
 		r.Method = value
 	case "host":

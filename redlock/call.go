@@ -841,12 +841,9 @@ func (c *call) trace(a *vote.Attempt, err error, wait time.Duration, next state)
 	if !c.reporter.traces() {
 		return
 	}
-	event := attempt{Token: protocol.Shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Err: err, Wait: wait, For: waitsFor[next]}
+	event := attempt{Token: protocol.Shown(a.Token()), Number: int(c.tries), Via: c.via, Took: time.Since(a.Start), Votes: a.Ballots(), Err: err, Wait: wait, For: waitsFor[next]}
 	if err == nil {
 		event.Fence = uint64(a.Fence)
-	}
-	for _, ballot := range a.Ballots() {
-		event.Votes = append(event.Votes, voteOf(ballot))
 	}
 	c.reporter.attempted(event)
 }

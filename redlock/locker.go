@@ -152,7 +152,8 @@ const maxKeyLengths = 64 * MaxKeyLength
 
 // LockAll is Lock for several keys, at most MaxKeys: it takes the locks on all of them at once, or none. Keys that share a lock count once. Calls
 // that share some of their keys never block each other forever, in whatever order they name them. LockAll takes as many round trips as Lock. With
-// WithWait(0) it doesn't wait, as TryLock. The Lock is lost as soon as it is lost on one key, and has one fencing token for all of them. In a Redis Cluster the keys may be on different nodes.
+// WithWait(0) it doesn't wait, as TryLock. The Lock is lost as soon as it is lost on one key, and has one fencing token for all of them. In a Redis
+// Cluster the keys may be on different nodes.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...LockOption) (*Lock, error) {
 	return l.lock(ctx, keys, opts, false)
 }

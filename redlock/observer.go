@@ -9,7 +9,6 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/notices"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
@@ -119,27 +118,11 @@ type attempt struct {
 	Number int           // the attempt's number in its call, from 1; 0 if no attempt was made: the call has waited ten seconds for a lock of this process
 	Via    string        // the reason for the attempt; ViaFree for the first
 	Took   time.Duration // the time until the attempt was decided: about one round trip to the masters that decided it
-	Votes  []castVote    // the votes of all masters, in the order of Status
+	Votes  []vote.Ballot // the votes of all masters, in the order of Status
 	Err    error         // the reason why the attempt was lost; nil if it was won
 	Fence  uint64        // the fence of the lock, if it was won
 	Wait   time.Duration // how long the call now waits before its next attempt, unless it is woken; 0 if there will be none
 	For    string        // the reason for the wait
-}
-
-// castVote is the reply of one master to an attempt.
-type castVote struct {
-	Master  string
-	Counted bool   // the master answered in time, and before the attempt was decided; or it has failed
-	Granted bool   // the master granted the key, with a fence
-	Fence   uint64 // the fence of the grant
-	Done    bool   // the master remembers a result
-	Holder  string // if the master refused: the beginning of the token that has the key; empty if another process is next in line
-	Err     error  // the reason why the master has given no vote
-}
-
-func voteOf(b vote.Ballot) castVote {
-	b.Holder = protocol.Shown(b.Holder)
-	return castVote(b)
 }
 
 // String returns the attempt as a line for a log.
@@ -170,21 +153,4 @@ func (a attempt) began() string {
 		return "first"
 	}
 	return a.Via
-}
-
-// String returns the vote without the name of the master.
-func (v castVote) String() string {
-	switch {
-	case !v.Counted:
-		return "hasn't answered"
-	case v.Err != nil:
-		return "has no vote: " + v.Err.Error()
-	case v.Granted:
-		return fmt.Sprintf("has granted it with fence %d", v.Fence)
-	case v.Done:
-		return "remembers a result"
-	case v.Holder == "":
-		return "has refused it for another process that waits"
-	}
-	return "has refused it for " + v.Holder
 }

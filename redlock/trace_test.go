@@ -75,7 +75,7 @@ func TestAttempts(t *testing.T) {
 			t.Fatalf("%d attempts are traced", len(seen))
 		}
 		before, won := seen[last-1], seen[last]
-		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != waitsFor[queued] || !slices.ContainsFunc(before.Votes, func(v castVote) bool { return v.Holder != "" }) {
+		if !errors.Is(before.Err, ErrHeld) || before.Wait == 0 || before.For != waitsFor[queued] || !slices.ContainsFunc(before.Votes, func(v vote.Ballot) bool { return v.Holder != "" }) {
 			t.Errorf("before: %+v", before)
 		}
 		if won.Err != nil || won.Via != inside.ViaWoken || won.Fence != fence || !won.Votes[0].Granted && !won.Votes[1].Granted {
@@ -117,7 +117,7 @@ func TestVotes(t *testing.T) {
 	} {
 		acquire := &link.Command{Counted: reply.Err == nil}
 		acquire.Reply = reply
-		if got := voteOf(vote.BallotOf("memory://", acquire)).String(); got != want {
+		if got := vote.BallotOf("memory://", acquire).String(); got != want {
 			t.Errorf("%+v: %q, want %q", reply, got, want)
 		}
 	}

@@ -2,6 +2,7 @@ package vote
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -198,13 +199,14 @@ func (a *Attempt) Granted() (masters []int) {
 
 func (a *Attempt) Refusals() []protocol.Reply { return a.held }
 
+// Ballot is the reply of one master to an attempt.
 type Ballot struct {
 	Master  string
 	Counted bool   // the master answered in time, and before the attempt was decided; or it has failed
 	Granted bool   // the master granted the key, with a fence
 	Fence   uint64 // the fence of the grant
 	Done    bool   // the master remembers a result
-	Holder  string // if the master refused: the token that has the key; empty if another process is next in the queue
+	Holder  string // if the master refused: the beginning of the token that has the key; empty if another process is next in the queue
 	Err     error  // the reason why the master has given no vote
 }
 
@@ -232,7 +234,24 @@ func BallotOf(master string, acquire *link.Command) Ballot {
 	if b.Granted {
 		b.Fence = uint64(reply.Fence)
 	} else {
-		b.Holder = reply.Holder
+		b.Holder = protocol.Shown(reply.Holder)
 	}
 	return b
+}
+
+// String returns the vote without the name of the master.
+func (b Ballot) String() string {
+	switch {
+	case !b.Counted:
+		return "hasn't answered"
+	case b.Err != nil:
+		return "has no vote: " + b.Err.Error()
+	case b.Granted:
+		return fmt.Sprintf("has granted it with fence %d", b.Fence)
+	case b.Done:
+		return "remembers a result"
+	case b.Holder == "":
+		return "has refused it for another process that waits"
+	}
+	return "has refused it for " + b.Holder
 }
