@@ -139,7 +139,7 @@ func WithInstance(name string) Option {
 // certificate must be for the host in its URL, unless the settings have a ServerName. The same is true of all nodes of a Redis Cluster. The option is
 // for Open alone. Default: the settings of crypto/tls, with the system's authorities.
 func WithTLS(config *tls.Config) Option {
-	return option(func(o *options) { o.tls = config })
+	return option(func(o *options) { o.tls = config.Clone() })
 }
 
 // WithLogger sets where the Locker logs lost leases, and masters that fail, recover or have no vote. It never logs keys or credentials. A log that is

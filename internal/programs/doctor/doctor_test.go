@@ -42,6 +42,7 @@ func settings(urls ...string) doctor.Settings {
 
 // trusting are such settings with these for TLS.
 func trusting(secure *tls.Config, urls ...string) doctor.Settings {
+	secure = secure.Clone() // tests change theirs while a Locker dials
 	masters, err := inside.Dial(func() inside.Access { return inside.Access{TLS: secure} }, urls...)
 	if err != nil {
 		panic(err)
