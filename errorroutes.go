@@ -364,7 +364,7 @@ func excludesLike(rule, refused *middleware.Rule) bool {
 
 // harmless are the handlers that pass a request on, or answer it themselves and change nothing.
 var harmless = []string{"authentication", "copy_response", "copy_response_headers", "encode", "error", "file_server", "headers", "intercept", "invoke", "log_append", "map",
-	"metrics", "push", "redlock", "redlock_guard", "redlock_require", "request_body", "rewrite", "static_response", "subroute", "templates", "timeouts", "tracing", "vars"}
+	"metrics", "push", "redlock", "redlock_guard", "redlock_require", "request_body", "rewrite", "slow_backend", "static_response", "subroute", "templates", "timeouts", "tracing", "vars"}
 
 // acting returns the first handler that may act on a request as its client has sent it, or "", and the state of the request behind the routes.
 func (w walk) acting(routes caddyhttp.RouteList, now progress) (handler string, after progress) {

@@ -183,7 +183,7 @@ type Rule struct {
 	// How many bytes the body of a remembered response may have, at most 960 KiB. If a body is longer, only the status is remembered. Default: 64
 	// KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes of each master the responses of this process may take (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
+	// How many bytes this process's responses may take on each master (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
 	//
 	// The number is less than 2 GiB. Further responses are not remembered. An eighth is only for responses of 4xx, which get no more than that. No
 	// scope takes more than three times as much as it leaves free for others.

@@ -210,7 +210,7 @@ func (w *awaiting) connects(status redlock.Status) bool {
 // tellMasters says that too few masters have a vote, and until when, if that is known. since is when the command began to be patient with them.
 func (w *awaiting) tellMasters(status redlock.Status, until, since time.Time) {
 	if !until.IsZero() && (w.end.IsZero() || until.Before(w.end)) {
-		tell("waiting for masters that have just started, and may have forgotten locks: they have no vote before %s, for another %v; %s",
+		tell("waiting for masters that may have forgotten locks, because they have just started or are new: they have no vote before %s, for another %v; %s",
 			until.Format(time.TimeOnly), time.Until(until).Round(time.Second), guardOff)
 		return
 	}

@@ -19,7 +19,7 @@ func (p *Program) forget() *cobra.Command {
 		Short: "Forgets the response that is remembered, so that a delivery runs again",
 		Long: `
 Forgets the response that is remembered for a delivery, so that the next one with its ID
-runs again. inspect shows whether there is one. Nothing is forgotten while the delivery
+runs again; or that a job has run in its period (redlock run --once-per). inspect shows whether there is one. Nothing is forgotten while the delivery
 runs.
 
 The exit code is 2 if some masters could not be asked, and may still remember the response:
