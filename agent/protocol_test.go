@@ -224,7 +224,7 @@ func (r *transcript) happens(what string) {
 	}
 	switch what {
 	case "An operator releases the lock.":
-		for _, k := range r.locker.Keys("") {
+		for _, k := range inspect.Keys(r.locker, "") {
 			if err := inspect.Force(r.t.Context(), r.locker, k.Key, 0, k.Fence); err != nil {
 				r.t.Error(err)
 			}

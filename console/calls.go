@@ -4,14 +4,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // folded leaves out the lock on a delivery if the request also has a key of its own, or waits for one. It keeps the lock if somebody waits for it.
-func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
+func folded(all []inspect.KeyStatus) []inspect.KeyStatus {
 	deliveries := make(map[string]bool) // the deliveries of requests that have another key, or wait for one
-	note := func(key string, r *redlock.Request) {
+	note := func(key string, r *inspect.Request) {
 		if r != nil && r.Delivery != "" && r.Delivery != key {
 			deliveries[r.Delivery] = true
 		}
@@ -25,7 +24,7 @@ func folded(all []redlock.KeyStatus) []redlock.KeyStatus {
 	if len(deliveries) == 0 {
 		return all
 	}
-	return slices.DeleteFunc(all, func(k redlock.KeyStatus) bool { return k.Waiting == 0 && deliveries[k.Key] })
+	return slices.DeleteFunc(all, func(k inspect.KeyStatus) bool { return k.Waiting == 0 && deliveries[k.Key] })
 }
 
 // turnOf returns the turn as JSON shows it, or nil if the turn isn't known.
@@ -39,27 +38,27 @@ func turnOf(told *inspect.Turn) *inspect.Turn {
 // maxLine is how many calls of a line are shown.
 const maxLine = 20
 
-func lineOf(line []redlock.Call) (shown []redlock.Call) {
+func lineOf(line []inspect.Call) (shown []inspect.Call) {
 	for _, c := range line[:min(len(line), maxLine)] {
 		shown = append(shown, callOf(c))
 	}
 	return shown
 }
 
-func callOf(c redlock.Call) redlock.Call {
+func callOf(c inspect.Call) inspect.Call {
 	c.Since, c.Request = utc(c.Since), requestOf(c.Request)
 	return c
 }
 
-func requestOf(r *redlock.Request) *redlock.Request {
-	if r != nil && *r == (redlock.Request{}) {
+func requestOf(r *inspect.Request) *inspect.Request {
+	if r != nil && *r == (inspect.Request{}) {
 		return nil
 	}
 	return r
 }
 
 // besides returns the key that the request has locked for its delivery, if that is not the given one.
-func besides(key string, r *redlock.Request) string {
+func besides(key string, r *inspect.Request) string {
 	if r == nil || r.Delivery == key {
 		return ""
 	}
@@ -68,7 +67,7 @@ func besides(key string, r *redlock.Request) string {
 
 // line has the calls behind another one, as the page shows them.
 type line struct {
-	Calls []redlock.Call
+	Calls []inspect.Call
 	More  int
 	now   time.Time
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -88,8 +89,8 @@ func TestTurns(t *testing.T) {
 	t.Parallel()
 	l := newLocker(t, redistest.Start(t, 1))
 	base := mount(t, l)
-	request := redlock.Request{Method: "POST", Path: "/<i>pay", ID: "r-1", TraceID: "t-1"}
-	lock := mustLock(t, l, "order:42", redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{Method: request.Method, Path: request.Path, ID: request.ID, TraceID: request.TraceID}))
+	request := inspect.Request{Method: "POST", Path: "/<i>pay", ID: "r-1", TraceID: "t-1"}
+	lock := mustLock(t, l, "order:42", redlock.WithLabel("pay"), withRequest(&inspect.Request{Method: request.Method, Path: request.Path, ID: request.ID, TraceID: request.TraceID}))
 	if all := ask[console.Locks](t, http.MethodGet, base+"locks", http.StatusOK).Locks; len(all) != 1 || all[0].Request == nil || *all[0].Request != request {
 		t.Errorf("%+v", all)
 	}
@@ -114,7 +115,7 @@ func TestDeliveryIsOneRow(t *testing.T) {
 	l := newLocker(t, redistest.Start(t, 1))
 	base := mount(t, l)
 	const key, delivery = "order:42", "dedupe:133e40bd3eed3d2d858c826b67bc52408b92951c3bdf8b02397a678e4c733de0"
-	request := redlock.WithRequest(&redlock.Request{Method: "POST", Client: "alice", Delivery: delivery})
+	request := withRequest(&inspect.Request{Method: "POST", Client: "alice", Delivery: delivery})
 	mustLock(t, l, delivery, request)
 	list := func(query string) console.Locks {
 		return ask[console.Locks](t, http.MethodGet, base+"locks"+query, http.StatusOK)
@@ -142,7 +143,7 @@ func TestDeliveryIsOneRow(t *testing.T) {
 		waits := make(chan struct{})
 		go func() {
 			defer close(waits)
-			_, _ = l.Lock(ctx, key, redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{Client: client, Delivery: delivery}))
+			_, _ = l.Lock(ctx, key, redlock.WithLabel("pay"), withRequest(&inspect.Request{Client: client, Delivery: delivery}))
 		}()
 		t.Cleanup(func() { leave(); <-waits })
 	}
@@ -150,7 +151,7 @@ func TestDeliveryIsOneRow(t *testing.T) {
 	eventually(t, "one waits", func() bool { return l.Status().Waiting == 1 })
 	lock := list("").Locks[0]
 	turn := ask[console.Inspection](t, http.MethodGet, base+"locks/"+key, http.StatusOK).Lockers[0].Turn
-	for where, line := range map[string][]redlock.Call{"in the list": lock.Line, "inspected": turn.Line} {
+	for where, line := range map[string][]inspect.Call{"in the list": lock.Line, "inspected": turn.Line} {
 		if len(line) != 1 || line[0].Label != "pay" || line[0].Since.IsZero() || line[0].Request.Client != "<b>ob" {
 			t.Errorf("%s: %+v", where, line)
 		}

@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 func newLocker(t *testing.T, servers []*redistest.Server, opts ...redlock.Option) *redlock.Locker {
@@ -65,6 +67,10 @@ func (h *handlers) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	handler.(http.Handler).ServeHTTP(w, r)
 	return w.Result(), nil
+}
+
+func withRequest(r *inspect.Request) redlock.LockOption {
+	return inside.WithRequest((*inside.Request)(r)).(redlock.LockOption)
 }
 
 func mustLock(t *testing.T, l *redlock.Locker, key string, opts ...redlock.LockOption) *redlock.Lock {

@@ -81,8 +81,8 @@ type Lock struct {
 	Slot    *int             `json:"slot,omitempty"` // the slot that is held, of Slots; nil for a key that one request holds at a time
 	Slots   int              `json:"slots,omitempty"`
 	Waiting int              `json:"waiting"`           // calls of this process that wait for the key
-	Line    []redlock.Call   `json:"line,omitempty"`    // the first 20 of these calls, without the call that the other fields are about
-	Request *redlock.Request `json:"request,omitempty"` // the request that holds the key, or the first one in line
+	Line    []inspect.Call   `json:"line,omitempty"`    // the first 20 of these calls, without the call that the other fields are about
+	Request *inspect.Request `json:"request,omitempty"` // the request that holds the key, or the first one in line
 	Href    string           `json:"href"`              // the URL of its Inspection, relative to that of the handler; right for keys that aren't UTF-8, too
 }
 

@@ -9,7 +9,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 //go:embed page
@@ -44,8 +44,8 @@ type view struct {
 	After   string
 	Sort    string
 	Locks   Locks
-	Oldest  *redlock.KeyStatus // held for the longest time
-	Longest *redlock.KeyStatus // with the longest line of waiting calls
+	Oldest  *inspect.KeyStatus // held for the longest time
+	Longest *inspect.KeyStatus // with the longest line of waiting calls
 
 	Processes Processes // that share the masters
 

@@ -42,23 +42,23 @@ func statusOf(lockers []*redlock.Locker) Status {
 }
 
 // keysOf returns the keys of all lockers, sorted. If several lockers have a key, their order is kept.
-func keysOf(lockers []*redlock.Locker, prefix string) []redlock.KeyStatus {
-	var all []redlock.KeyStatus
+func keysOf(lockers []*redlock.Locker, prefix string) []inspect.KeyStatus {
+	var all []inspect.KeyStatus
 	for _, l := range lockers {
-		all = append(all, l.Keys(prefix)...)
+		all = append(all, inspect.Keys(l, prefix)...)
 	}
 	if len(lockers) > 1 {
-		slices.SortStableFunc(all, func(a, b redlock.KeyStatus) int { return cmp.Compare(a.Key, b.Key) })
+		slices.SortStableFunc(all, func(a, b inspect.KeyStatus) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	return folded(all)
 }
 
 // pageOf returns the sorted keys that come behind after, as many as the limit allows, and whether there are more. It doesn't end
 // between two locks on one key: the next page begins behind the key.
-func pageOf(keys []redlock.KeyStatus, after string, limit int) (page []redlock.KeyStatus, more bool) {
+func pageOf(keys []inspect.KeyStatus, after string, limit int) (page []inspect.KeyStatus, more bool) {
 	begin := 0
 	if after != "" { // no key is empty
-		begin, _ = slices.BinarySearchFunc(keys, after, func(k redlock.KeyStatus, after string) int {
+		begin, _ = slices.BinarySearchFunc(keys, after, func(k inspect.KeyStatus, after string) int {
 			return cmp.Or(cmp.Compare(k.Key, after), -1)
 		})
 	}
@@ -75,7 +75,7 @@ const (
 )
 
 // hottest returns the keys for which most calls wait, and of these the oldest first.
-func hottest(keys []redlock.KeyStatus, limit int) []redlock.KeyStatus {
+func hottest(keys []inspect.KeyStatus, limit int) []inspect.KeyStatus {
 	places := make([]int, len(keys)) // indices are faster to sort than statuses
 	for i := range places {
 		places[i] = i
@@ -84,7 +84,7 @@ func hottest(keys []redlock.KeyStatus, limit int) []redlock.KeyStatus {
 		a, b := &keys[i], &keys[j]
 		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), a.Since.Compare(b.Since), cmp.Compare(i, j))
 	})
-	first := make([]redlock.KeyStatus, min(limit, len(keys)))
+	first := make([]inspect.KeyStatus, min(limit, len(keys)))
 	for i := range first {
 		first[i] = keys[places[i]]
 	}
@@ -92,7 +92,7 @@ func hottest(keys []redlock.KeyStatus, limit int) []redlock.KeyStatus {
 }
 
 // locksOf returns a page of the keys that have the prefix. Only a list that is sorted by key has more than one.
-func locksOf(keys []redlock.KeyStatus, prefix, after, order string, limit int) Locks {
+func locksOf(keys []inspect.KeyStatus, prefix, after, order string, limit int) Locks {
 	page, more := pageOf(keys, after, limit)
 	if order == byWaiting {
 		page, more = hottest(keys, limit), false

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 type verdict struct {
@@ -164,7 +165,7 @@ func shown(key string) string {
 
 // extremes returns the key that has been held for the longest time, and the key for which the most calls wait; nil if there is
 // none.
-func extremes(keys []redlock.KeyStatus) (oldest, longest *redlock.KeyStatus) {
+func extremes(keys []inspect.KeyStatus) (oldest, longest *inspect.KeyStatus) {
 	for i := range keys {
 		key := &keys[i]
 		if key.Held && (oldest == nil || key.Since.Before(oldest.Since)) {

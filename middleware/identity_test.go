@@ -9,7 +9,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestRequestOfHolder: a Locker tells for which request a key is held, without what may be secret, and all lines about a turn have its
@@ -19,12 +19,12 @@ func TestRequestOfHolder(t *testing.T) {
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	var log safeBuffer
 	l := newLocker(t, live)
-	var keys []redlock.KeyStatus
+	var keys []inspect.KeyStatus
 	var fence uint64
 	handler := orders(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		turn, _ := middleware.TurnFromContext(r.Context())
 		fence, _ = turn.Fence()
-		keys = l.Keys("")
+		keys = inspect.Keys(l, "")
 		force(t, l, r)
 		<-r.Context().Done()
 	}), middleware.Rule{Name: "orders", Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -38,7 +38,7 @@ func TestRequestOfHolder(t *testing.T) {
 		t.Fatalf("%+v", keys)
 	}
 	got := *keys[0].Request
-	if path := "/" + strings.Repeat("long", 100)[:199] + "…"; got != (redlock.Request{Method: http.MethodPost, Path: path, ID: "r-1", TraceID: trace}) {
+	if path := "/" + strings.Repeat("long", 100)[:199] + "…"; got != (inspect.Request{Method: http.MethodPost, Path: path, ID: "r-1", TraceID: trace}) {
 		t.Errorf("%+v", got)
 	}
 	lines := logged(t, &log)
@@ -72,12 +72,12 @@ func TestClientOfHolder(t *testing.T) {
 		{middleware.Rule{ShowClient: true, User: func(*http.Request) string { return strings.Repeat("a", 70) }}, strings.Repeat("a", 64) + "… at 192.0.2.1"},
 	} {
 		l := newLocker(t, live)
-		var keys []redlock.KeyStatus
+		var keys []inspect.KeyStatus
 		test.rule.Dedupe = "{header.Id}"
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
 		r.Header.Set("Order", "42")
 		r.Header.Set("Id", "1")
-		orders(l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { keys = l.Keys("") }), test.rule).ServeHTTP(httptest.NewRecorder(), r)
+		orders(l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { keys = inspect.Keys(l, "") }), test.rule).ServeHTTP(httptest.NewRecorder(), r)
 		if len(keys) != 2 || keys[0].Key != "order:42" || keys[0].Request != keys[1].Request || keys[0].Request.Client != test.want || keys[0].Request.Delivery != keys[1].Key {
 			t.Errorf("want %q: %+v", test.want, keys)
 		}

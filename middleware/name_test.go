@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 func orderKey(r *http.Request) (string, error) { return "order:" + r.Header.Get("Order"), nil }
@@ -28,10 +28,10 @@ func TestNameOfRule(t *testing.T) {
 		"order:{body." + strings.Repeat("ä", 56) + "…": middleware.New(locker, long, middleware.Rule{OnMissingKey: middleware.Pass}),
 	} {
 		var turn middleware.Turn
-		var held []redlock.KeyStatus
+		var held []inspect.KeyStatus
 		h := handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			turn, _ = middleware.TurnFromContext(r.Context())
-			held = locker.Keys("")
+			held = inspect.Keys(locker, "")
 		}))
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
 		r.Header.Set("Content-Type", "application/json")

@@ -75,7 +75,7 @@ func (s *serving) serve() error {
 		return s.handOver(s.w)
 	}
 	s.span = trace.SpanFromContext(s.r.Context())
-	s.asked, s.options = time.Now(), append(s.rule.options, redlock.WithRequest(s.shownRequest()))
+	s.asked, s.options = time.Now(), append(s.rule.options, inside.WithRequest(s.shownRequest()).(redlock.LockOption))
 	s.options = slices.Clip(s.options)
 	span := s.startSpan()
 	first, err := s.acquire(keys)
@@ -864,9 +864,9 @@ const (
 )
 
 // shownRequest describes the request for operators, without its query, its body and most headers, because these may contain secrets.
-func (s *serving) shownRequest() *redlock.Request {
+func (s *serving) shownRequest() *inside.Request {
 	r := s.r
-	q := &redlock.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID), Delivery: s.turn.claimKey}
+	q := &inside.Request{Method: cut(r.Method, maxShownID), ID: cut(r.Header.Get("X-Request-Id"), maxShownID), Delivery: s.turn.claimKey}
 	if s.rule.ShowClient {
 		q.Client = s.rule.sender(r)
 	}

@@ -31,7 +31,7 @@ func TestForce(t *testing.T) {
 			}
 			waited := make(chan *redlock.Lock)
 			go func() { waited <- mustLock(t, b, key) }()
-			eventually(t, bound, "one waits", func() bool { return len(b.Keys(key)) == 1 && b.Keys(key)[0].Waiting == 1 })
+			eventually(t, bound, "one waits", func() bool { return len(inspect.Keys(b, key)) == 1 && inspect.Keys(b, key)[0].Waiting == 1 })
 			mustForce(t, b, key, held.Fence())
 			next := <-waited
 			if next.Fence() <= held.Fence() {
@@ -98,7 +98,7 @@ func TestForceInOneProcess(t *testing.T) {
 		first := mustLock(t, l, "key")
 		waited := make(chan *redlock.Lock)
 		go func() { waited <- mustLock(t, l, "key") }()
-		eventually(t, bound, "one waits", func() bool { return l.Keys("")[0].Waiting == 1 })
+		eventually(t, bound, "one waits", func() bool { return inspect.Keys(l, "")[0].Waiting == 1 })
 		mustForce(t, l, "key", first.Fence())
 		if first.Err() != redlock.ErrForced {
 			t.Errorf("the holder has %v", first.Err())

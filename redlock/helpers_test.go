@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 func TestMain(m *testing.M) {
@@ -61,6 +62,10 @@ func closedWith(t testing.TB, l *redlock.Locker, err error) *redlock.Locker {
 		}
 	})
 	return l
+}
+
+func withRequest(r *inspect.Request) redlock.LockOption {
+	return inside.WithRequest((*inside.Request)(r)).(redlock.LockOption)
 }
 
 // onServers gives n real masters and a Locker on them.

@@ -27,8 +27,8 @@ func TestImports(t *testing.T) {
 		"admission":      {protocol},
 		"memory":         {protocol},
 		"redis":          {protocol},
-		"heartbeat":      {protocol, "internal/base/quorum"},
-		"hook":           {protocol, vote, heartbeat},
+		"heartbeat":      {protocol, "internal/base/inside", "internal/base/quorum"},
+		"hook":           {protocol, vote, heartbeat, "internal/base/inside"},
 		"simnet":         {protocol, memory, redis},
 		"protocol":       {"internal/base/lockname"},
 	} {

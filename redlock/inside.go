@@ -32,6 +32,9 @@ func init() {
 	inside.Overlap = func(ones, others any) bool { return overlap(ones.([]Master), others.([]Master)) }
 	inside.AcquisitionOf = func(lock any) inside.Acquisition { return lock.(*Lock).made().acquisition }
 	inside.EndOf = func(lock any) inside.End { return lock.(*Lock).made().howEnded() }
+	inside.WithRequest = func(r *inside.Request) any {
+		return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })
+	}
 	inside.DefaultMaxSkew, inside.DefaultRestartGuard = defaultMaxSkew, defaultRestartGuard
 }
 
@@ -47,7 +50,8 @@ func init() {
 			MaxTTL:           l.maxTTL,
 			Prefix:           l.prefix,
 			Instance:         l.instance,
-			StatusOf:         func(key string) any { return l.gates.statusOf(protocol.Key(l.prefix, key)) },
+			Keys:             l.keys,
+			StatusOf:         func(key string) []hook.KeyStatus { return l.gates.statusOf(protocol.Key(l.prefix, key)) },
 			EndByForce:       l.gates.endByForce,
 			Lose:             func(key string) bool { return l.gates.lose(protocol.Key(l.prefix, key)) },
 			UnlockForgetting: func(lock any) error { return lock.(*Lock).unlockForgetting() },

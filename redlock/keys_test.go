@@ -26,7 +26,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	var found []string
-	for _, k := range l.Keys("") {
+	for _, k := range inspect.Keys(l, "") {
 		found = append(found, k.Key)
 		if !k.Held || k.Label != "the label" || k.Fence != all.Fence() || k.Waiting != 0 || k.Since.Before(began) || k.Since.After(time.Now()) || k.Until.Before(all.Until()) {
 			t.Errorf("held: %+v", k)
@@ -36,23 +36,23 @@ func TestKeys(t *testing.T) {
 	if !slices.Equal(found, want) {
 		t.Errorf("keys %q, want %q", found, want)
 	}
-	if keys := l.Keys("a:"); len(keys) != 2 || keys[0].Key != "a:1" || keys[1].Key != "a:2" {
+	if keys := inspect.Keys(l, "a:"); len(keys) != 2 || keys[0].Key != "a:1" || keys[1].Key != "a:2" {
 		t.Errorf("with the prefix a: %+v", keys)
 	}
 	waited := make(chan *redlock.Lock)
 	go func() { waited <- mustLock(t, l, "b", redlock.WithLabel("another")) }()
-	eventually(t, bound, "one waits", func() bool { return l.Keys("b")[0].Waiting == 1 })
-	if k := l.Keys("b")[0]; !k.Held || k.Label != "the label" {
+	eventually(t, bound, "one waits", func() bool { return inspect.Keys(l, "b")[0].Waiting == 1 })
+	if k := inspect.Keys(l, "b")[0]; !k.Held || k.Label != "the label" {
 		t.Errorf("held, and waited for: %+v", k)
 	}
 	mustUnlock(t, all)
 	second := <-waited
-	keys := l.Keys("")
+	keys := inspect.Keys(l, "")
 	if len(keys) != 1 || keys[0].Key != "b" || keys[0].Label != "another" || !keys[0].Held || keys[0].Waiting != 0 {
 		t.Errorf("after the first: %+v", keys)
 	}
 	mustUnlock(t, second)
-	if keys := l.Keys(""); len(keys) != 0 {
+	if keys := inspect.Keys(l, ""); len(keys) != 0 {
 		t.Errorf("at last: %+v", keys)
 	}
 }
@@ -65,8 +65,8 @@ func TestKeysOfAnother(t *testing.T) {
 	held := mustLock(t, other, "key")
 	waited := make(chan *redlock.Lock)
 	go func() { waited <- mustLock(t, l, "key") }()
-	eventually(t, bound, "one waits", func() bool { return len(l.Keys("")) == 1 })
-	if k := l.Keys("")[0]; k.Held || k.Waiting != 1 || k.Fence != 0 || !k.Until.IsZero() || k.Since.IsZero() {
+	eventually(t, bound, "one waits", func() bool { return len(inspect.Keys(l, "")) == 1 })
+	if k := inspect.Keys(l, "")[0]; k.Held || k.Waiting != 1 || k.Fence != 0 || !k.Until.IsZero() || k.Since.IsZero() {
 		t.Errorf("waited for: %+v", k)
 	}
 	mustUnlock(t, held)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // BenchmarkManyKeys measures what looking at 50,000 keys costs, and how long the locks beside that take, compared with those beside work that
@@ -17,7 +18,7 @@ import (
 func BenchmarkManyKeys(b *testing.B) {
 	l := newLocker(b, []string{"memory://"}, redlock.WithTTL(30*time.Second), redlock.WithMaxTTL(30*time.Second))
 	for i := range 50_000 {
-		if _, err := l.TryLock(b.Context(), fmt.Sprintf("order:%05d", i), redlock.WithRequest(&redlock.Request{Method: "POST", Path: "/"})); err != nil {
+		if _, err := l.TryLock(b.Context(), fmt.Sprintf("order:%05d", i), withRequest(&inspect.Request{Method: "POST", Path: "/"})); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -28,7 +29,7 @@ func BenchmarkManyKeys(b *testing.B) {
 	}{
 		{"other", func() { sha256.Sum256(work) }},
 		{"Status", func() { l.Status() }},
-		{"Keys", func() { l.Keys("") }},
+		{"Keys", func() { inspect.Keys(l, "") }},
 	} {
 		b.Run(look.name, func(b *testing.B) {
 			ctx, stop := context.WithCancel(b.Context())
@@ -75,7 +76,7 @@ func TestKeysWhileOthersComeAndGo(t *testing.T) {
 		})
 	}
 	for range 50 {
-		keys := l.Keys("stay:")
+		keys := inspect.Keys(l, "stay:")
 		for i, k := range keys {
 			if want := fmt.Sprintf("stay:%03d", i); k.Key != want || !k.Held || k.Fence == 0 || k.Until.IsZero() || k.Waiting != 0 {
 				t.Fatalf("at %d: %+v, want %s", i, k, want)

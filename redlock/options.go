@@ -65,11 +65,11 @@ type options struct {
 
 type lockOptions struct {
 	ttl        time.Duration
-	wait       time.Duration // the longest wait for the lock; untilDone if only the context of the call ends it
-	masters    time.Duration // how long the call waits for a quorum of masters
-	maxHold    time.Duration // 0: no bound
-	label      string        // shown by Keys
-	request    *Request      // shown by Keys, too
+	wait       time.Duration   // the longest wait for the lock; untilDone if only the context of the call ends it
+	masters    time.Duration   // how long the call waits for a quorum of masters
+	maxHold    time.Duration   // 0: no bound
+	label      string          // shown by inspect.Keys
+	request    *inside.Request // shown by inspect.Keys, too
 	maxWaiters int
 	slots      int // how many may hold the key at once
 	recall     bool
@@ -355,16 +355,10 @@ func WithMaxWaiters(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }
 
-// WithLabel sets a text for the purpose of the lock. Keys shows it with the key. Package middleware sets the name of the rule. The text has at most
-// MaxKeyLength bytes. Default: none.
+// WithLabel sets a text for the purpose of the lock. Function inspect.Keys shows it with the key. Package middleware sets the name of the rule. The
+// text has at most MaxKeyLength bytes. Default: none.
 func WithLabel(text string) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.label = text; return o })
-}
-
-// WithRequest says which request a lock is for. Keys shows the request to operators. Package inspect also shows it in other processes, once the call
-// has held the lock, or waited, for some seconds. It appears in no log. Don't change r after the call. Default: none.
-func WithRequest(r *Request) LockOption {
-	return lockOption(func(o lockOptions) lockOptions { o.request = r; return o })
 }
 
 // WithRecall makes a call fail with a *DoneError if an earlier holder has left a result for the key with Lock.UnlockWith. Then the work need not be

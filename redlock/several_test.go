@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -151,7 +152,7 @@ func TestNestedAndAll(t *testing.T) {
 		}()
 		eventually(t, bound, "it waits", func() bool {
 			if l == one {
-				return l.Keys("a")[0].Waiting == 1
+				return inspect.Keys(l, "a")[0].Waiting == 1
 			}
 			return servers[0].Client().ZCard(t.Context(), redisKey("a")+":queue").Val() == 1
 		})
@@ -186,7 +187,7 @@ func TestLineOfSeveral(t *testing.T) {
 			mustUnlock(t, lock)
 		})
 		at := keys[0]
-		eventually(t, bound, name+" waits", func() bool { return l.Keys(at)[0].Waiting == waiting })
+		eventually(t, bound, name+" waits", func() bool { return inspect.Keys(l, at)[0].Waiting == waiting })
 	}
 	call("both", 1, "a", "b")
 	call("b alone", 2, "b")

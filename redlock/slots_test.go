@@ -162,7 +162,7 @@ func TestConcurrencyInLine(t *testing.T) {
 				<-unlock
 				mustUnlock(t, lock)
 			})
-			eventually(t, bound, "it stands in line", func() bool { return lockers[i%2].Keys("key")[0].Waiting == i/2+1 })
+			eventually(t, bound, "it stands in line", func() bool { return inspect.Keys(lockers[i%2], "key")[0].Waiting == i/2+1 })
 			// Those that may ask have their places on the masters: the first process has two slots, and the other one.
 			queued(t, first, "key", min((i+2)/2, 1)+min((i+1)/2, 2))
 			time.Sleep(100 * time.Millisecond) // by more than the processes may differ about the time
@@ -228,7 +228,7 @@ func TestConcurrencyRefused(t *testing.T) {
 			}
 		}
 	}
-	if keys := l.Keys(""); len(keys) != 0 {
+	if keys := inspect.Keys(l, ""); len(keys) != 0 {
 		t.Errorf("left: %+v", keys)
 	}
 }
@@ -293,7 +293,7 @@ func TestConcurrencyOfSeveral(t *testing.T) {
 		}
 		all.Wait()
 		for _, l := range lockers {
-			if keys := l.Keys(""); len(keys) != 0 {
+			if keys := inspect.Keys(l, ""); len(keys) != 0 {
 				t.Errorf("left: %+v", keys)
 			}
 		}
@@ -385,7 +385,7 @@ func TestConcurrencyOfCallsDiffers(t *testing.T) {
 			}
 			got <- lock
 		}()
-		eventually(t, bound, "it stands in line", func() bool { return l.Keys("a")[0].Waiting == waiting })
+		eventually(t, bound, "it stands in line", func() bool { return inspect.Keys(l, "a")[0].Waiting == waiting })
 	}
 	ask(1, func() (*redlock.Lock, error) {
 		return l.LockAll(t.Context(), []string{"a", "b"}, redlock.WithConcurrency(2, "a"))

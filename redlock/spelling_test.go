@@ -42,7 +42,7 @@ func TestSpellings(t *testing.T) {
 					t.Errorf("%q is seen as %+v, want fence %d with its turn", key, seen, held.Fence())
 				}
 			}
-			if keys := first.Keys("CUSTOMER:"); len(keys) != 1 || keys[0].Key != spelled[0] || !keys[0].Held {
+			if keys := inspect.Keys(first, "CUSTOMER:"); len(keys) != 1 || keys[0].Key != spelled[0] || !keys[0].Held {
 				t.Errorf("keys %+v, want %q as it was given", keys, spelled[0])
 			}
 			if err := inspect.Force(t.Context(), second, spelled[1], 0, held.Fence()); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/hook"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -206,41 +207,20 @@ func (o *otherSlots) disagreements() []Disagreement {
 	return []Disagreement{{Concurrency: o.n}}
 }
 
-// KeyStatus is a key that this process holds or waits for.
-type KeyStatus struct {
-	Key   string // the key as it was given to Lock: by the first holder or, without one, by the first call in line
-	Label string // the label of the call that holds the key, or of the first call in line: see WithLabel
-	Held  bool   // this process holds the key
-	// Since is when the key was taken or, if it isn't held, when the first call in line came.
-	Since   time.Time
-	Until   time.Time // the end of the lease so far; zero if the key isn't held
-	Fence   uint64    // the lock's fencing token; 0 if the key isn't held
-	Request *Request  // the request of the same call as Label, see WithRequest; or nil
-	Waiting int       // how many calls of this process wait for the lock; for a key with several held slots, only the first slot's status counts them
-	Line    []Call    // the calls that wait, except the call of Label; the next one is first
-	// Slot is the number of the held slot, from 0 to Slots-1; Slots is 0 if the key has one holder, or isn't held: see WithConcurrency. Each held
-	// slot has a KeyStatus of its own.
-	Slot, Slots int
-}
-
-// Keys returns the keys with this prefix, in whatever case, that this process holds or waits for, sorted. It asks no master: package inspect shows
-// the locks of other processes. Keys doesn't hold up calls noticeably, so keys that come or go meanwhile may be missing.
-func (l *Locker) Keys(prefix string) []KeyStatus {
+// keys returns the keys with this prefix, as inspect.Keys does.
+func (l *Locker) keys(prefix string) []*hook.KeyStatus {
 	prefix = lockname.Of(prefix)
 	keys := l.gates.keys(func(key string) bool { return strings.HasPrefix(lockname.Of(key), prefix) })
-	sorted := sortedRefs(keys, func(a, b *KeyStatus) int { return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot)) })
-	all := make([]KeyStatus, len(keys))
-	for i, k := range sorted {
-		all[i] = *k
-	}
-	return all
+	return sortedRefs(keys, func(a, b *hook.KeyStatus) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), cmp.Compare(a.Slot, b.Slot))
+	})
 }
 
 // keys returns the status of all keys that are wanted.
-func (g *gates) keys(wanted func(key string) bool) []KeyStatus {
-	var parts [][]KeyStatus // a single slice would be copied again and again as it grows
+func (g *gates) keys(wanted func(key string) bool) []hook.KeyStatus {
+	var parts [][]hook.KeyStatus // a single slice would be copied again and again as it grows
 	for some := range g.seen() {
-		part := make([]KeyStatus, 0, len(some))
+		part := make([]hook.KeyStatus, 0, len(some))
 		for i := range some {
 			if wanted(some[i].key()) {
 				part = some[i].appendStatuses(part)
@@ -252,7 +232,7 @@ func (g *gates) keys(wanted func(key string) bool) []KeyStatus {
 }
 
 // statusOf returns the status of one key. full is the name of its lock on the masters.
-func (g *gates) statusOf(full string) []KeyStatus {
+func (g *gates) statusOf(full string) []hook.KeyStatus {
 	g.mu.Lock()
 	at := g.byKey[full]
 	if at == nil {
@@ -266,10 +246,10 @@ func (g *gates) statusOf(full string) []KeyStatus {
 }
 
 // appendStatuses appends the statuses of the gate: one for each held lock, or one if no lock is held.
-func (s *seenGate) appendStatuses(all []KeyStatus) []KeyStatus {
+func (s *seenGate) appendStatuses(all []hook.KeyStatus) []hook.KeyStatus {
 	first, key := len(all), s.key()
 	for _, k := range s.locks {
-		all = append(all, KeyStatus{Key: key, Label: k.call.label, Request: k.call.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
+		all = append(all, hook.KeyStatus{Key: key, Label: k.call.label, Request: k.call.request, Held: true, Since: k.since(), Until: k.ownUntil(), Fence: k.Fence()})
 		if k.attempt.Slots > 1 {
 			all[len(all)-1].Slot, all[len(all)-1].Slots = int(k.attempt.Slot), int(k.attempt.Slots)
 		}
@@ -277,23 +257,23 @@ func (s *seenGate) appendStatuses(all []KeyStatus) []KeyStatus {
 	line := s.waiting
 	switch {
 	case len(s.locks) > 1:
-		slices.SortFunc(all[first:], func(a, b KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
+		slices.SortFunc(all[first:], func(a, b hook.KeyStatus) int { return cmp.Compare(a.Slot, b.Slot) })
 	case len(s.locks) == 0 && len(line) == 0:
 		return all
 	case len(s.locks) == 0:
-		all = append(all, KeyStatus{Key: key, Label: line[0].label, Request: line[0].request, Since: line[0].began})
+		all = append(all, hook.KeyStatus{Key: key, Label: line[0].label, Request: line[0].request, Since: line[0].began})
 		line = line[1:]
 	}
 	all[first].Waiting = len(s.waiting)
 	for _, p := range line {
-		all[first].Line = append(all[first].Line, Call{Label: p.label, Since: p.began, Request: p.request})
+		all[first].Line = append(all[first].Line, hook.Call{Label: p.label, Since: p.began, Request: p.request})
 	}
 	return all
 }
 
 // sortedRefs returns pointers to the keys, in the order of compare. Pointers are faster to sort, because a KeyStatus is large.
-func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatus {
-	refs := make([]*KeyStatus, len(keys))
+func sortedRefs(keys []hook.KeyStatus, compare func(a, b *hook.KeyStatus) int) []*hook.KeyStatus {
+	refs := make([]*hook.KeyStatus, len(keys))
 	for i := range keys {
 		refs[i] = &keys[i]
 	}
@@ -304,10 +284,10 @@ func sortedRefs(keys []KeyStatus, compare func(a, b *KeyStatus) int) []*KeyStatu
 // longTurns returns a text for the masters: a line for each key that a call has held, or waited for, for longer than longTurn. The oldest is first.
 func (l *Locker) longTurns(now time.Time) string {
 	keys := l.gates.keys(func(string) bool { return true })
-	keys = slices.DeleteFunc(keys, func(k KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
+	keys = slices.DeleteFunc(keys, func(k hook.KeyStatus) bool { return now.Sub(k.Since) <= longTurn })
 	return heartbeat.TurnLines(func(yield func(hash string, turn heartbeat.Turn) bool) {
-		for _, k := range sortedRefs(keys, func(a, b *KeyStatus) int { return a.Since.Compare(b.Since) }) {
-			turn := turnOf(Call{k.Label, k.Since, k.Request})
+		for _, k := range sortedRefs(keys, func(a, b *hook.KeyStatus) int { return a.Since.Compare(b.Since) }) {
+			turn := turnOf(hook.Call{Label: k.Label, Since: k.Since, Request: k.Request})
 			turn.Fence, turn.Wait = k.Fence, k.Waiting
 			for _, c := range k.Line {
 				turn.Line = append(turn.Line, turnOf(c))
@@ -319,50 +299,8 @@ func (l *Locker) longTurns(now time.Time) string {
 	})
 }
 
-func turnOf(c Call) heartbeat.Turn {
-	return heartbeat.Turn{Label: c.Label, Since: c.Since.UnixMilli(), Request: (*heartbeat.Request)(c.Request)}
-}
-
-// Request describes the request for which a lock is taken: see WithRequest. Each field may be empty.
-type Request struct {
-	Method  string `json:"method,omitempty"`
-	Path    string `json:"path,omitempty"`     // without the query
-	ID      string `json:"id,omitempty"`       // the ID of the request, as in the header X-Request-Id
-	TraceID string `json:"trace_id,omitempty"` // the trace ID of W3C Trace Context
-	Client  string `json:"client,omitempty"`   // the sender of the request, if the rule shows the sender
-	// Delivery is the key of the request's delivery, which the request has also locked so that nobody else works on the delivery. Package middleware
-	// sets it.
-	Delivery string `json:"delivery,omitempty"`
-}
-
-// String returns the request as one line of text. The text doesn't have the delivery.
-func (r *Request) String() string {
-	if r == nil {
-		return ""
-	}
-	text := strings.TrimSpace(r.Method + " " + r.Path)
-	for _, part := range [][2]string{{"request", r.ID}, {"trace", r.TraceID}, {"client", r.Client}} {
-		if part[1] != "" {
-			text += ", " + part[0] + " " + part[1]
-		}
-	}
-	return strings.TrimPrefix(text, ", ")
-}
-
-// Call is a call that holds a key, or waits for it.
-type Call struct {
-	Label   string    `json:"label,omitempty"`   // see WithLabel
-	Since   time.Time `json:"since,omitzero"`    // when the call got the lock or, if it waits, when it came; by the clock of its process
-	Request *Request  `json:"request,omitempty"` // see WithRequest; or nil
-}
-
-// String returns the call as one line of text.
-func (c Call) String() string {
-	text := c.Request.String()
-	if c.Label != "" {
-		text += ", label " + c.Label
-	}
-	return strings.TrimPrefix(text, ", ")
+func turnOf(c hook.Call) heartbeat.Turn {
+	return heartbeat.Turn{Label: c.Label, Since: c.Since.UnixMilli(), Request: c.Request}
 }
 
 // longTurn is how long a call must have held a key, or waited for it, before the process tells the masters: shorter turns are over before anybody

@@ -17,17 +17,17 @@ import (
 func TestTurnsHaveRequests(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
 		one, two, third := simLocker(t, net.Masters(), redlock.WithInstance("one")), simLocker(t, net.Masters(), redlock.WithInstance("two")), simLocker(t, net.Masters())
-		pay := &redlock.Request{Method: "POST", Path: "/orders/42/\"pay\"\n", ID: "r1", TraceID: "t1"}
-		again := &redlock.Request{Method: "PUT", Path: "/orders/42"}
+		pay := &inspect.Request{Method: "POST", Path: "/orders/42/\"pay\"\n", ID: "r1", TraceID: "t1"}
+		again := &inspect.Request{Method: "PUT", Path: "/orders/42"}
 		const key = "order:42 \xff\n"
 		began := time.Now()
-		lock := mustLock(t, one, key, redlock.WithLabel("pay"), redlock.WithRequest(pay))
-		if keys := one.Keys(""); len(keys) != 1 || keys[0].Request != pay {
+		lock := mustLock(t, one, key, redlock.WithLabel("pay"), withRequest(pay))
+		if keys := inspect.Keys(one, ""); len(keys) != 1 || keys[0].Request != pay {
 			t.Errorf("%+v", keys)
 		}
 		waits := make(chan error, 1)
 		go func() {
-			got, err := two.Lock(t.Context(), key, redlock.WithLabel("put"), redlock.WithRequest(again))
+			got, err := two.Lock(t.Context(), key, redlock.WithLabel("put"), withRequest(again))
 			if err == nil {
 				err = got.Unlock()
 			}
@@ -69,16 +69,16 @@ func TestCallsInLine(t *testing.T) {
 		var calls sync.WaitGroup
 		defer calls.Wait()
 		defer leave()
-		lock := mustLock(t, lockers[0], "key", redlock.WithRequest(&redlock.Request{ID: "holder"}))
+		lock := mustLock(t, lockers[0], "key", withRequest(&inspect.Request{ID: "holder"}))
 		defer mustUnlock(t, lock)
 		for i := range 30 {
 			l, place := lockers[i%2], i/2
 			calls.Go(func() {
-				_, _ = l.Lock(ctx, "key", redlock.WithLabel("pay"), redlock.WithRequest(&redlock.Request{ID: strconv.Itoa(place)}))
+				_, _ = l.Lock(ctx, "key", redlock.WithLabel("pay"), withRequest(&inspect.Request{ID: strconv.Itoa(place)}))
 			})
 			eventually(t, bound, "it stands in line", func() bool { return l.Status().Waiting == place+1 })
 		}
-		requireLine := func(where string, line []redlock.Call, first, n int) {
+		requireLine := func(where string, line []inspect.Call, first, n int) {
 			t.Helper()
 			if len(line) != n {
 				t.Fatalf("%s: %d calls in line, want %d", where, len(line), n)
@@ -89,8 +89,8 @@ func TestCallsInLine(t *testing.T) {
 				}
 			}
 		}
-		requireLine("behind the holder", lockers[0].Keys("")[0].Line, 0, 15)
-		requireLine("behind the first that waits", lockers[1].Keys("")[0].Line, 1, 14)
+		requireLine("behind the holder", inspect.Keys(lockers[0], "")[0].Line, 0, 15)
+		requireLine("behind the first that waits", inspect.Keys(lockers[1], "")[0].Line, 1, 14)
 		requireLine("behind the holder, at once", mustInspect(t, lockers[0], "key").Turn.Line, 0, 15)
 		var seen *inspect.View
 		eventually(t, bound, "a third process sees both lines", func() bool {
@@ -100,7 +100,7 @@ func TestCallsInLine(t *testing.T) {
 		})
 		requireLine("behind the holder, elsewhere", seen.Turn.Line, 0, 15)
 		first := seen.Masters[0].Queue[0].Turn
-		requireLine("the first that waits, elsewhere", []redlock.Call{first.Call}, 0, 1)
+		requireLine("the first that waits, elsewhere", []inspect.Call{first.Call}, 0, 1)
 		requireLine("behind it, elsewhere", first.Line, 1, 14)
 	})
 }

@@ -89,8 +89,8 @@ func (in *inside) nameProcesses(ctx context.Context, key string, views ...*View)
 		return
 	}
 	names, turns := map[string]string{in.Process: in.Instance}, make(map[string][]told)
-	for _, k := range in.StatusOf(key).([]redlock.KeyStatus) {
-		turns[in.Process] = append(turns[in.Process], told{k.Fence, Turn{redlock.Call{Label: k.Label, Since: k.Since, Request: k.Request}, k.Waiting, k.Line}})
+	for _, k := range in.StatusOf(key) {
+		turns[in.Process] = append(turns[in.Process], told{k.Fence, Turn{Call{k.Label, k.Since, (*Request)(k.Request)}, k.Waiting, callsOf(k.Line)}})
 		for _, v := range views {
 			v.Slots = max(v.Slots, k.Slots)
 		}
@@ -144,9 +144,9 @@ func (v *View) processes(f func(id *string, turn **Turn, fence uint64)) {
 
 // Turn is a call that holds a key, or waits for it, in the words of its process.
 type Turn struct {
-	redlock.Call
-	Waiting int            `json:"waiting"`        // how many calls of that process wait for the key
-	Line    []redlock.Call `json:"line,omitempty"` // the calls that wait behind this one, the next one first; for other processes, at most 20
+	Call
+	Waiting int    `json:"waiting"`        // how many calls of that process wait for the key
+	Line    []Call `json:"line,omitempty"` // the calls that wait behind this one, the next one first; for other processes, at most 20
 }
 
 // String returns the call as one line of text, and nothing for a turn that isn't known.
@@ -180,8 +180,8 @@ func toldOf(t *heartbeat.Turn) told {
 	return turn
 }
 
-func callOf(t *heartbeat.Turn) redlock.Call {
-	return redlock.Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: (*redlock.Request)(t.Request)}
+func callOf(t *heartbeat.Turn) Call {
+	return Call{Label: t.Label, Since: time.UnixMilli(t.Since), Request: (*Request)(t.Request)}
 }
 
 // choose returns the turn whose lock has this fence or, if fence is 0, the first call that waits. It returns nil if there is none.

@@ -33,6 +33,10 @@ var (
 	// WithoutWarnings is a redlock.Option. It keeps New from logging warnings, for a program that has checked the same options with another Locker,
 	// whose log has the warnings.
 	WithoutWarnings any
+	// WithRequest returns a redlock.LockOption. It says which request a lock is for. Function inspect.Keys shows the request to operators. The rest of
+	// package inspect also shows it in other processes, once the call has held the lock, or waited, for some seconds. It appears in no log. Don't
+	// change the request after the call.
+	WithRequest func(*Request) any
 	// Overlap reports whether each majority of one set of masters, a []redlock.Master, shares a server with each majority of the other set. Then two
 	// Lockers on these sets, with the same prefix, exclude each other. Masters in memory count as different ones.
 	Overlap func(ones, others any) bool
@@ -45,6 +49,17 @@ var (
 	// DefaultRestartGuard returns the restart guard of a Locker with these limits, if no option sets it. It is also the shortest one that is allowed.
 	DefaultRestartGuard func(maxTTL, maxSkew time.Duration) time.Duration
 )
+
+// Request describes the request for which a lock is taken. Its fields are those of inspect.Request. Their names in JSON are those in a beat: see package
+// heartbeat in redlock/internal.
+type Request struct {
+	Method   string `json:"m,omitempty"`
+	Path     string `json:"p,omitempty"`
+	ID       string `json:"i,omitempty"`
+	TraceID  string `json:"t,omitempty"`
+	Client   string `json:"c,omitempty"`
+	Delivery string `json:"d,omitempty"`
+}
 
 // Access is how processes get access to masters.
 type Access struct {

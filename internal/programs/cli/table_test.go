@@ -10,15 +10,16 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
 // TestTableOfDeliveries: a list with the long key of a delivery, and all else that a row may have, fits into a line.
 func TestTableOfDeliveries(t *testing.T) {
 	now := time.Now()
 	delivery := console.Lock{Key: "sha256:" + strings.Repeat("0f", 32), Label: "webhooks-of-the-shop", Held: true, Since: now.Add(-61 * time.Minute), Until: now.Add(10 * time.Second),
-		Fence: 1763812345678901, Waiting: 12345, Request: &redlock.Request{Method: "POST", Path: "/webhooks/stripe", ID: "c0ffee", TraceID: strings.Repeat("a", 32)}}
+		Fence: 1763812345678901, Waiting: 12345, Request: &inspect.Request{Method: "POST", Path: "/webhooks/stripe", ID: "c0ffee", TraceID: strings.Repeat("a", 32)}}
 	var out strings.Builder
-	(&locksCommand{calls: true}).print(sized{&out, lineWidth}, console.Locks{Locks: []console.Lock{delivery, {Key: "order:42", Waiting: 2, Line: []redlock.Call{{Label: "pay", Since: now.Add(-3 * time.Second), Request: &redlock.Request{Client: "alice at 10.0.0.7"}}}}}, Keys: 2, Held: 1, Waiting: 12346}, now)
+	(&locksCommand{calls: true}).print(sized{&out, lineWidth}, console.Locks{Locks: []console.Lock{delivery, {Key: "order:42", Waiting: 2, Line: []inspect.Call{{Label: "pay", Since: now.Add(-3 * time.Second), Request: &inspect.Request{Client: "alice at 10.0.0.7"}}}}}, Keys: 2, Held: 1, Waiting: 12346}, now)
 	for line := range strings.Lines(out.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > lineWidth {
 			t.Errorf("%d columns: %s", n, line)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"iter"
 	"strings"
+
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 )
 
 // Turn is the description of a call that holds a key, or waits for it. Its process sends it to the masters with its beats.
@@ -12,18 +14,8 @@ type Turn struct {
 	Since int64  `json:"s"` // in milliseconds since 1970, by the clock of the process
 	Fence uint64 `json:"f,omitempty"`
 	Wait  int    `json:"w,omitempty"` // how many calls of the process wait for the key
-	*Request
+	*inside.Request
 	Line []Turn `json:"q,omitempty"` // the waiting calls behind this one, the next one first
-}
-
-// Request describes the HTTP request of a call. Its fields are those of redlock.Request.
-type Request struct {
-	Method   string `json:"m,omitempty"`
-	Path     string `json:"p,omitempty"`
-	ID       string `json:"i,omitempty"`
-	TraceID  string `json:"t,omitempty"`
-	Client   string `json:"c,omitempty"`
-	Delivery string `json:"d,omitempty"`
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/heartbeat"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
@@ -23,8 +24,10 @@ type Inside struct {
 	*vote.Masters
 	MaxTTL           time.Duration
 	Prefix, Instance string
-	// StatusOf returns the []redlock.KeyStatus of one key. Locker.Keys would go through all keys, of which a process may have many thousands.
-	StatusOf func(key string) any
+	// Keys returns what inspect.Keys does.
+	Keys func(prefix string) []*KeyStatus
+	// StatusOf returns the statuses of one key. Keys would go through all keys, of which a process may have many thousands.
+	StatusOf func(key string) []KeyStatus
 	// EndByForce ends the lock of this process with this token, if there is one, and reports whether it has. key is the key's name on the masters; by
 	// is the operator.
 	EndByForce func(key, token, by string) bool
@@ -34,4 +37,23 @@ type Inside struct {
 	UnlockForgetting func(lock any) error
 	// Difference returns how another process differs from this one.
 	Difference func(*heartbeat.Process) heartbeat.Difference
+}
+
+// KeyStatus has the fields of inspect.KeyStatus.
+type KeyStatus struct {
+	Key, Label   string
+	Held         bool
+	Since, Until time.Time
+	Fence        uint64
+	Request      *inside.Request
+	Waiting      int
+	Line         []Call
+	Slot, Slots  int
+}
+
+// Call has the fields of inspect.Call.
+type Call struct {
+	Label   string
+	Since   time.Time
+	Request *inside.Request
 }
