@@ -198,7 +198,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *refusalError {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return refuse(OutcomeCanceled, 0)
+		return refusalOfEnd(ctx, err)
 	case errors.Is(err, errStopping):
 		return refuse(OutcomeStopping, spread(0))
 	case errors.As(err, &duplicate):

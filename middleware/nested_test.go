@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -45,6 +46,23 @@ func TestReentrancy(t *testing.T) {
 	requireFree(t, l, "order:42")
 	requireFree(t, other, "order:42")
 	requireFree(t, l, "between")
+}
+
+// A request that comes to a rule when an outer one has lost its lock is told so: its client hasn't left.
+func TestOuterLockIsLost(t *testing.T) {
+	t.Parallel()
+	l := newLocker(t, live)
+	for name, key := range map[string]string{"the same key": "order:{header.Order}", "another key": "other", "a key in the body": "{json.id:int}"} {
+		inner := middleware.New(l, key, middleware.Rule{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error(name, "is served") }))
+		outer := orders(l, func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			inner.ServeHTTP(w, r)
+		}, middleware.Rule{MaxHold: time.Millisecond})
+		got := post(t, serve(t, outer).URL, "Order", "42")
+		if got.StatusCode != http.StatusInternalServerError || got.Header.Get("Redlock-Outcome") != "lost" || !strings.Contains(got.body, "a rule before this one has lost its lock") {
+			t.Errorf("%s: %d %q %s", name, got.StatusCode, got.Header, got.body)
+		}
+	}
 }
 
 // What isn't a rule doesn't know that the request holds the key: it is told so at once, in place of waiting for itself.

@@ -165,6 +165,8 @@ func detailOf(outcome Outcome, err error) string {
 		return errStopping.Error()
 	case OutcomeCanceled:
 		return "the client left before the request had its lock"
+	case OutcomeLost:
+		return "a rule before this one has lost its lock"
 	case OutcomeFailed:
 		if errors.Is(err, redlock.ErrClosed) {
 			return "the server has closed its locks"

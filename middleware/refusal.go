@@ -90,11 +90,19 @@ func refusalBeforeLock(ctx context.Context, err error) *refusalError {
 	case errors.As(err, &unsigned):
 		refusal = newRefusal(OutcomeBadSignature, err)
 	case ctx.Err() != nil:
-		refusal = newRefusal(OutcomeCanceled, err)
+		refusal = refusalOfEnd(ctx, err)
 	case errors.Is(err, ErrMissingKey):
 		refusal = newRefusal(OutcomeMissingKey, err)
 	}
 	return refusal
+}
+
+// refusalOfEnd returns the refusal of a request whose context has ended: its client has left, or a rule around this one has lost its lock.
+func refusalOfEnd(ctx context.Context, err error) *refusalError {
+	if cause := context.Cause(ctx); errors.Is(cause, redlock.ErrLost) || errors.Is(cause, redlock.ErrClosed) {
+		return newRefusal(OutcomeLost, cause)
+	}
+	return newRefusal(OutcomeCanceled, err)
 }
 
 // SetHeaders sets the headers of the response: Retry-After in seconds, Redlock-Outcome, which distinguishes one 409 from another, and Cache-Control.
