@@ -197,7 +197,7 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *refusalError {
 		return refusal
 	}
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return refusalOfEnd(ctx, err)
 	case errors.Is(err, errStopping):
 		return refuse(OutcomeStopping, spread(0))

@@ -304,7 +304,7 @@ func (s *serving) refuseBeforeLock(err error) error {
 
 // refuseWithoutLock refuses a request that could not get its lock, or serves it without a lock.
 func (s *serving) refuseWithoutLock(refusal *refusalError) error {
-	if s.turn.Outcome == OutcomeNoQuorum && s.rule.OnNoQuorum == Pass {
+	if s.turn.Outcome == OutcomeNoQuorum && s.rule.OnNoQuorum == Pass && s.r.Context().Err() == nil { // a handler around the rule may have set a deadline
 		s.rule.logOutcome("request is served without its lock", s.turn, refusal.err)
 		return s.pass()
 	}

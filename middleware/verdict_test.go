@@ -2,20 +2,44 @@ package middleware_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
-// TestVerdicts: the responses to requests that don't get their lock.
+// TestVerdicts: the responses to requests that don't get their lock, even if that is so at a deadline of a handler around the rule.
 func TestVerdicts(t *testing.T) {
+	late, end := context.WithDeadline(t.Context(), time.Now())
+	defer end()
 	for _, v := range verdicts.All {
-		for _, cause := range []error{nil, context.DeadlineExceeded} {
-			refusal := middleware.RefusalOf(t.Context(), v.Err(cause))
+		for cause, ctx := range map[error]context.Context{nil: t.Context(), context.DeadlineExceeded: late} {
+			refusal := middleware.RefusalOf(ctx, v.Err(cause))
 			if refusal.Status() != v.Status || string(refusal.Turn().Outcome) != v.Outcome || middleware.RetryAfter(refusal) == 0 {
 				t.Errorf("%s, %v: %d %s, again after %v; want %d %s", v.Seen, cause, refusal.Status(), refusal.Turn().Outcome, middleware.RetryAfter(refusal), v.Status, v.Outcome)
 			}
 		}
 	}
+}
+
+// TestPassesNoRequestThatIsOver: what a deadline has ended isn't served without its lock.
+func TestPassesNoRequestThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var master redlocktest.Master
+		locker := master.Locker(t)
+		master.SetAvailable(false)
+		rule := middleware.Rule{OnNoQuorum: middleware.Pass, Wait: time.Minute}
+		h := middleware.New(locker, "key", rule)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
+		ctx, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)); w.Code != http.StatusConflict {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
 }
