@@ -26,7 +26,7 @@ func TestImports(t *testing.T) {
 		"link":           {protocol, admission},
 		"admission":      {protocol},
 		"memory":         {protocol},
-		"redis":          {protocol},
+		"redis":          {protocol, "internal/base/inside"},
 		"heartbeat":      {protocol, "internal/base/inside", "internal/base/quorum"},
 		"hook":           {protocol, vote, heartbeat, "internal/base/inside"},
 		"simnet":         {protocol, memory, redis},

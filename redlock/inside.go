@@ -30,6 +30,9 @@ func init() {
 	}
 	inside.WithoutWarnings = option(func(o *options) { o.warned = true })
 	inside.Overlap = func(ones, others any) bool { return overlap(ones.([]Master), others.([]Master)) }
+	inside.Examine = func(ctx context.Context, master any, prefix string, patience time.Duration) *inside.Examination {
+		return master.(Master).examine(ctx, prefix, patience)
+	}
 	inside.AcquisitionOf = func(lock any) inside.Acquisition { return lock.(*Lock).made().acquisition }
 	inside.EndOf = func(lock any) inside.End { return lock.(*Lock).made().howEnded() }
 	inside.WithRequest = func(r *inside.Request) any {

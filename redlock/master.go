@@ -101,19 +101,15 @@ const failoverAddr = "FailoverClient"
 
 var errSentinel = errors.New("redlock: a redis.FailoverClient is no master: " + sentinelAdvice)
 
-// Examination is the result of Examine, for the command redlock doctor. Its fields may change.
-type Examination = wire.Examination
-
-// Examine looks at the master's server for the command redlock doctor, and waits up to patience for each reply. It takes no lock. It writes one key
-// on the server, with a name that nobody else uses, and removes it. In a Redis Cluster it does that on each node.
-func (m Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
+// examine is inside.Examine.
+func (m Master) examine(ctx context.Context, prefix string, patience time.Duration) *inside.Examination {
 	type examinable interface {
-		Examine(ctx context.Context, prefix string, patience time.Duration) *Examination
+		Examine(ctx context.Context, prefix string, patience time.Duration) *inside.Examination
 	}
 	if server, ok := m.impl.(examinable); ok {
 		return server.Examine(ctx, prefix, patience)
 	}
-	return &Examination{Unexaminable: true}
+	return &inside.Examination{Unexaminable: true}
 }
 
 // NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests. Several Lockers on one such master exclude each

@@ -3,6 +3,7 @@
 package inside
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"time"
@@ -40,6 +41,9 @@ var (
 	// Overlap reports whether each majority of one set of masters, a []redlock.Master, shares a server with each majority of the other set. Then two
 	// Lockers on these sets, with the same prefix, exclude each other. Masters in memory count as different ones.
 	Overlap func(ones, others any) bool
+	// Examine looks at the server of a redlock.Master for the command redlock doctor, and waits up to patience for each reply. It takes no lock. It
+	// writes one key on the server, with a name that nobody else uses, and removes it. In a Redis Cluster it does that on each node.
+	Examine func(ctx context.Context, master any, prefix string, patience time.Duration) *Examination
 	// AcquisitionOf returns how a *redlock.Lock was obtained.
 	AcquisitionOf func(lock any) Acquisition
 	// EndOf returns how a *redlock.Lock has ended, or "" while it is held. While Unlock waits for the masters, it is EndUnconfirmed.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
-	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
 // TestDenials has the words of servers that the other tests don't run on.
@@ -41,7 +41,7 @@ func TestDenials(t *testing.T) {
 // TestLatencyIsEnough: the timeout and the ttl that are advised are enough for the round trip that was measured.
 func TestLatencyIsEnough(t *testing.T) {
 	for rtt := time.Millisecond; rtt < time.Second; rtt += 1234567 * time.Nanosecond {
-		x := &examination{Settings: Settings{Options: connect.Options{Timeout: rtt / 2}, LeastTTL: 19 * rtt}, Examination: &redlock.Examination{RoundTrip: rtt}}
+		x := &examination{Settings: Settings{Options: connect.Options{Timeout: rtt / 2}, LeastTTL: 19 * rtt}, Examination: &inside.Examination{RoundTrip: rtt}}
 		var timeout, ttl string
 		if _, err := fmt.Sscanf(x.latency()[0].Advice, "Set timeout to at least %s", &timeout); err != nil {
 			t.Fatal(err)

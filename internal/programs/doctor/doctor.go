@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -106,7 +107,7 @@ func Examine(ctx context.Context, s Settings) Report {
 	all := make([]*examination, len(s.Masters))
 	var group sync.WaitGroup
 	for i, m := range s.Masters {
-		group.Go(func() { all[i] = examined(s, m.String(), m.Examine(ctx, s.Prefix, s.Patience)) })
+		group.Go(func() { all[i] = examined(s, m.String(), inside.Examine(ctx, m, s.Prefix, s.Patience)) })
 	}
 	group.Wait()
 	return report(s, all)

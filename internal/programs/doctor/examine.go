@@ -4,20 +4,20 @@ import (
 	"maps"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 )
 
 // examination has the facts about one master. Nothing is judged before all facts are known.
 type examination struct {
 	Settings
-	*redlock.Examination
+	*inside.Examination
 	name      string
 	rights    rights
 	processes map[string]process // by their IDs
 	others    []*examination     // the other nodes of a Redis Cluster
 }
 
-func examined(s Settings, name string, found *redlock.Examination) *examination {
+func examined(s Settings, name string, found *inside.Examination) *examination {
 	x := &examination{Settings: s, Examination: found, name: name, rights: rightsOf(found), processes: processesOf(found.Processes)}
 	for _, node := range found.Others {
 		other := examined(s, node.Name, node)

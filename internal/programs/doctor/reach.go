@@ -36,8 +36,8 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 	case errors.Is(err, os.ErrPermission):
 		return "this user may not open the socket", "Add the user to the group of the socket, or set unixsocketperm in redis.conf."
 	}
-	if text, advice = x.RemedyTLS(); text != "" {
-		return text, sentence(advice)
+	if x.WhyTLS != "" {
+		return x.WhyTLS, sentence(x.AdviceTLS)
 	}
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) || errors.As(err, &timeout) && timeout.Timeout()
 	switch {
@@ -45,13 +45,14 @@ func (x *examination) whyUnreachable(err error) (text, advice string) {
 		return fmt.Sprintf("no connection within %v: packets are lost or dropped", x.Patience), "Look for a firewall or security group on the way, or correct the address in masters."
 	case late:
 		return fmt.Sprintf("it accepts connections, but does not answer within %v", x.Patience), "Look whether the server hangs: its load, swapping, a slow command or script (SLOWLOG, SCRIPT KILL), its log."
-	case x.Closed():
+	case x.Closed:
 		return "it closes the connection without a word", "Look whether a Redis server listens there, and at its log; and for a proxy that can't reach its server."
 	}
-	if refused := x.Refused(); refused != nil {
-		if text, advice = refused.Remedy(); text != "" {
-			return text, sentence(advice)
-		}
+	switch refused := x.Refused; {
+	case refused == nil:
+	case refused.Why != "":
+		return refused.Why, sentence(refused.Advice)
+	default:
 		return "it refuses commands: " + refused.Text, "See the server's log."
 	}
 	return "its reply is not of Redis's protocol", "Correct the port in masters: another kind of server listens there."

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 )
 
 // rights has the rights that a user lacks, as in ACL SETUSER, and other troubles of the commands that were tried.
@@ -17,10 +17,10 @@ type rights struct {
 	why, advice string   // why the server takes no writes, and the remedy
 }
 
-func rightsOf(x *redlock.Examination) (r rights) {
+func rightsOf(x *inside.Examination) (r rights) {
 	for _, refusal := range x.Refusals {
 		if !r.note(refusal.Command, refusal.Text) && r.why == "" {
-			r.why, r.advice = refusal.Remedy()
+			r.why, r.advice = refusal.Why, refusal.Advice
 		}
 	}
 	return r

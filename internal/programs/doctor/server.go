@@ -39,7 +39,7 @@ func (x *examination) mode() []Finding {
 }
 
 func (x *examination) versionNumber() []Finding {
-	if x.TooOld() {
+	if x.TooOld {
 		return []Finding{{Level: Error, Check: Version, Text: "it is Redis " + x.Version, Advice: "Use Redis 6.2 or newer, or Valkey.", excludes: true}}
 	}
 	return nil

@@ -19,73 +19,38 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
-// Examination has the facts about a server for package doctor to judge. Unknown facts are zero.
-type Examination struct {
-	protocol.Server // the server's description of itself in the greeting
-	Info            map[string]string
-	Config          map[string]string // settings that INFO doesn't have; empty if the user has no right to CONFIG
-	Unexaminable    bool              // the master is in the memory of the process
-
-	Name    string
-	Cluster bool           // the server was examined as a node of a Redis Cluster
-	Others  []*Examination // the other nodes with keys; this Examination is of the node with the longest round trip
-
-	User        string // the configured user
-	Addr        string // the configured address
-	Reached     string // the address of the connection, or "unix"; empty if there was no connection
-	Err         error  // the reason why the server can't be examined, or not completely: a redis.Error has the server's own words
-	SpeaksTLS   bool   // the server has closed a connection without TLS, but accepts TLS
-	SpeaksPlain bool   // the server doesn't answer over TLS, but answers without TLS
-
-	RoundTrip time.Duration // the median of several round trips
-	HasClock  bool
-	Offset    time.Duration // how far the server's clock is ahead of ours
-	Accuracy  time.Duration // how exact the offset is
-
-	Refusals  []Refusal
-	NotTried  []string          // commands that weren't tried because they would have left a key behind
-	OtherRun  string            // the run ID on a second connection, if it differs from the first
-	Processes map[string]string // the beats of the processes that use this server, by the processes' IDs: see beat.lua
-}
-
-func (x *Examination) Refused() *Refusal {
+// explain adds what a Locker's errors say about the reason why the server can't be examined.
+func explain(x *inside.Examination) {
+	x.Closed = isClosed(x.Err)
 	var refused redis.Error
-	if !errors.As(x.Err, &refused) {
-		return nil
+	if errors.As(x.Err, &refused) {
+		refusal := refusalOf("", refused.Error())
+		x.Refused = &refusal
 	}
-	return &Refusal{Text: refused.Error()}
-}
-
-// RemedyTLS returns why TLS fails or is needed, and what an operator can do, as a Locker's errors say it. Both are empty if TLS works.
-func (x *Examination) RemedyTLS() (why, advice string) {
 	switch {
 	case x.SpeaksPlain:
-		return speaksPlain, withoutTLS
+		x.WhyTLS, x.AdviceTLS = speaksPlain, withoutTLS
 	case x.SpeaksTLS:
-		return "it closes a connection without TLS, and speaks TLS", "write rediss:// instead of redis:// in masters, or use the server's port without TLS"
+		x.WhyTLS, x.AdviceTLS = "it closes a connection without TLS, and speaks TLS", "write rediss:// instead of redis:// in masters, or use the server's port without TLS"
+	default:
+		x.WhyTLS, x.AdviceTLS = remedyOfTLS(x.Err)
 	}
-	return remedyOfTLS(x.Err)
 }
 
-func (x *Examination) Closed() bool { return isClosed(x.Err) }
-
-// Refusal is the server's refusal of a command that locks need.
-type Refusal struct{ Command, Text string }
-
-// Remedy returns why the server takes no locks, and what an operator can do, as a Locker's errors say it. Both are empty for an unknown text.
-func (r Refusal) Remedy() (why, advice string) {
-	if known := remedyOf(r.Text); known != nil {
-		return known.why, known.advice
+func refusalOf(command, text string) inside.Refusal {
+	if known := remedyOf(text); known != nil {
+		return inside.Refusal{Command: command, Text: text, Why: known.why, Advice: known.advice}
 	}
-	return "", ""
+	return inside.Refusal{Command: command, Text: text}
 }
 
 type examiner struct {
 	*Master
-	*Examination
+	*inside.Examination
 	prefix   string
 	probe    string // a lock key on which commands are tried; for a node of a Redis Cluster, a key that this node has
 	patience time.Duration
@@ -93,12 +58,12 @@ type examiner struct {
 
 // Examine examines the server. patience is how long it waits for each reply. On the server it writes one key, with a name that
 // nobody else uses, and removes it.
-func (m *Master) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
+func (m *Master) Examine(ctx context.Context, prefix string, patience time.Duration) *inside.Examination {
 	return m.examine(ctx, prefix, newProbe(), patience, false)
 }
 
 // Examine examines all nodes of the cluster that have keys. If no node reports the topology, it examines the node that was configured first.
-func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Duration) *Examination {
+func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Duration) *inside.Examination {
 	var t Topology
 	var failed error
 	for _, addr := range c.Addrs() {
@@ -117,21 +82,22 @@ func (c *Cluster) Examine(ctx context.Context, prefix string, patience time.Dura
 		switch {
 		case x.Err != nil:
 		case errors.As(failed, &refused):
-			x.Refusals = append(x.Refusals, Refusal{"cluster|slots", refused.Error()}, Refusal{"cluster|info", refused.Error()})
+			x.Refusals = append(x.Refusals, refusalOf("cluster|slots", refused.Error()), refusalOf("cluster|info", refused.Error()))
 		case x.Mode == "cluster":
 			x.Err = lastWords(failed.Error())
+			explain(x)
 		}
 		return x
 	}
-	found := make(chan *Examination)
+	found := make(chan *inside.Examination)
 	for addr, has := range t.Owners {
 		go func() { found <- c.Node(addr).examine(ctx, prefix, probeIn(prefix, has), patience, true) }()
 	}
-	var all []*Examination
+	var all []*inside.Examination
 	for range t.Owners {
 		all = append(all, <-found)
 	}
-	slices.SortFunc(all, func(a, b *Examination) int {
+	slices.SortFunc(all, func(a, b *inside.Examination) int {
 		return cmp.Or(cmp.Compare(b.RoundTrip, a.RoundTrip), cmp.Compare(a.Name, b.Name))
 	})
 	all[0].Others = all[1:]
@@ -153,10 +119,11 @@ func probeIn(prefix string, has []SlotRange) string {
 	}
 }
 
-func (m *Master) examine(ctx context.Context, prefix, probe string, patience time.Duration, asNode bool) *Examination {
-	x := &examiner{&Master{}, &Examination{Name: m.name, Cluster: asNode, User: m.options.Username, Addr: m.options.Addr}, prefix, probe, patience}
+func (m *Master) examine(ctx context.Context, prefix, probe string, patience time.Duration, asNode bool) *inside.Examination {
+	x := &examiner{&Master{}, &inside.Examination{Name: m.name, Cluster: asNode, User: m.options.Username, Addr: m.options.Addr}, prefix, probe, patience}
 	*x.Master = Master{name: m.name, options: m.options, scripts: m.scripts}
 	x.options.ReadTimeout, x.options.WriteTimeout = patience, patience
+	defer explain(x.Examination)
 	c, err := x.connect(ctx)
 	switch {
 	case redis.HasErrorPrefix(err, "NOPERM"): // the user may not call SELECT or CLIENT SETNAME, which go-redis needs to connect
@@ -215,7 +182,8 @@ func (*examiner) KeyOfBeats() string { return "" }
 // Admit notes the server that the first connection has reached, and whether a later connection has reached a different one.
 func (x *examiner) Admit(reached protocol.Server) error {
 	if x.Info == nil {
-		x.Server = reached
+		x.RunID, x.Version, x.Mode, x.TooOld, x.Role = reached.RunID, reached.Version, reached.Mode, reached.TooOld(), reached.Role
+		x.Uptime, x.HasUptime, x.Memory, x.CertificateUntil = reached.Uptime, reached.HasUptime, reached.Memory, reached.CertificateUntil
 	} else if reached.RunID != x.RunID {
 		x.OtherRun = reached.RunID
 	}
@@ -254,7 +222,7 @@ func (x *examiner) lookCloser(ctx context.Context) {
 		said, _ := x.ask(ctx, nil)
 		x.SpeaksPlain = said != ""
 	}
-	if !x.Closed() {
+	if !isClosed(x.Err) {
 		return
 	}
 	said, err := x.ask(ctx, secure)
@@ -305,7 +273,7 @@ func (x *examiner) note(command string, err error) error {
 	var refused redis.Error
 	elsewhere := x.Cluster && IsMoved(err) // another node has the key, for example the key of the beats
 	if err != redis.Nil && errors.As(err, &refused) && !elsewhere {
-		x.Refusals = append(x.Refusals, Refusal{command, refused.Error()})
+		x.Refusals = append(x.Refusals, refusalOf(command, refused.Error()))
 	}
 	return unlessRefused(err)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -309,10 +310,10 @@ func TestRefusals(t *testing.T) {
 func advised(t *testing.T, m *Master, r *remedy) bool {
 	x := m.Examine(t.Context(), "redlock", 10*time.Second)
 	said := x.Refusals
-	if refused := x.Refused(); refused != nil {
-		said = append(said, *refused)
+	if x.Refused != nil {
+		said = append(said, *x.Refused)
 	}
-	return slices.ContainsFunc(said, func(s Refusal) bool { why, advice := s.Remedy(); return why == r.why && advice == r.advice })
+	return slices.ContainsFunc(said, func(s inside.Refusal) bool { return s.Why == r.why && s.Advice == r.advice })
 }
 
 // TestOneKeyIsRefused: a server that refuses one key is of use for others.
