@@ -103,7 +103,7 @@ func (s *settings) valid() error {
 		return fmt.Errorf("masters: %w", err)
 	}
 	for i, m := range masters {
-		masters[i] = redlock.NewMemoryMaster(m.String())
+		masters[i] = inside.NewMemoryMaster(m.String()).(redlock.Master)
 	}
 	locker, err := redlock.New(masters, append(s.List(), redlock.WithLogger(slog.New(warningLog{})))...)
 	if err != nil {

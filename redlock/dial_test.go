@@ -176,7 +176,7 @@ func TestEvenNumber(t *testing.T) {
 }
 
 func TestTLSIsForOpen(t *testing.T) {
-	if _, err := redlock.New([]redlock.Master{redlock.NewMemoryMaster("")}, redlock.WithTLS(new(tls.Config))); err == nil || !strings.Contains(err.Error(), "WithTLS is for Open") {
+	if _, err := redlock.New([]redlock.Master{memoryMaster("")}, redlock.WithTLS(new(tls.Config))); err == nil || !strings.Contains(err.Error(), "WithTLS is for Open") {
 		t.Errorf("New with TLS settings: %v", err)
 	}
 }

@@ -33,6 +33,10 @@ func dial(urls ...string) ([]redlock.Master, error) {
 	return masters.([]redlock.Master), err
 }
 
+func memoryMaster(name string) redlock.Master {
+	return inside.NewMemoryMaster(name).(redlock.Master)
+}
+
 // newLocker gives a Locker on the masters with these URLs, closed with the test. Its masters may
 // be slow, as on a busy machine, unless the options say otherwise.
 func newLocker(t testing.TB, urls []string, opts ...redlock.Option) *redlock.Locker {

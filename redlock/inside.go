@@ -16,6 +16,7 @@ func init() {
 		return inside.Locker{Prefix: l.prefix, Instance: l.instance, MaxHold: l.maxHold, Logger: l.reporter.logger, Keyspace: l.keyspace()}
 	}
 	inside.Dial = func(access func() inside.Access, urls ...string) (any, error) { return dialAll(access, urls...) }
+	inside.NewMemoryMaster = func(name string) any { return Master{newMemory(name, time.Now)} }
 	inside.CheckTTL = func(locker any, ttl time.Duration) error {
 		l := locker.(*Locker)
 		if err := l.usable(context.Background()); err != nil {

@@ -17,7 +17,7 @@ func memoryLocker(t *testing.T, n int, opts ...Option) *Locker {
 	names := []string{"a", "b", "c", "d", "e"}
 	var masters []Master
 	for _, name := range names[:n] {
-		masters = append(masters, NewMemoryMaster(name))
+		masters = append(masters, Master{newMemory(name, time.Now)})
 	}
 	l, err := New(masters, opts...)
 	if err != nil {

@@ -102,7 +102,7 @@ func checkMasters(masters []Master) error {
 	inMemory := 0
 	for i, m := range masters {
 		if m.impl == nil {
-			return fmt.Errorf("redlock: master %d is empty: make it with NewMaster or NewMemoryMaster", i+1)
+			return fmt.Errorf("redlock: master %d is empty: make it with NewMaster", i+1)
 		}
 		name := m.String()
 		if first, ok := seen[name]; ok {

@@ -112,11 +112,6 @@ func (m Master) examine(ctx context.Context, prefix string, patience time.Durati
 	return &inside.Examination{Unexaminable: true}
 }
 
-// NewMemoryMaster returns a master in this process's own memory: for a single process, and for tests. Several Lockers on one such master exclude each
-// other, as processes on one server do, and the end of one leaves the others running (see package redlocktest). Two masters of one name are different
-// masters. Open makes a new one from each URL "memory://" or, if a Locker has several, "memory://NAME".
-func NewMemoryMaster(name string) Master { return Master{newMemory(name, time.Now)} }
-
 func newMemory(name string, now func() time.Time) *memory.Master {
 	return memory.New(name, memory.Steady(now))
 }

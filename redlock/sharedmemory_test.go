@@ -14,7 +14,7 @@ import (
 // TestSharedMemory: one master in memory serves two Lockers at once, as it would two processes, and the end of one leaves the other running.
 func TestSharedMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		master := redlock.NewMemoryMaster("")
+		master := memoryMaster("")
 		a, b := lockerOn(t, []redlock.Master{master}), lockerOn(t, []redlock.Master{master})
 		work := func(both bool) {
 			var calls sync.WaitGroup

@@ -207,7 +207,7 @@ func TestConcurrencyOfTheDead(t *testing.T) {
 // TestConcurrencyRefused: what needs one holder says so, and a result that can't be remembered leaves no lock.
 func TestConcurrencyRefused(t *testing.T) {
 	t.Parallel()
-	l := lockerOn(t, []redlock.Master{redlock.NewMemoryMaster("memory")}, redlock.WithConcurrency(2))
+	l := lockerOn(t, []redlock.Master{memoryMaster("memory")}, redlock.WithConcurrency(2))
 	for name, call := range map[string]func() error{
 		"recall":   func() error { _, err := l.Lock(t.Context(), "a", redlock.WithRecall()); return err },
 		"once per": func() error { _, err := l.Lock(t.Context(), "a", redlock.WithOncePer(time.Minute)); return err },
@@ -374,7 +374,7 @@ func TestConcurrencyDiffersInLog(t *testing.T) {
 // more others: it has its lock before they end, as none of them takes the place that it asks for.
 func TestConcurrencyOfCallsDiffers(t *testing.T) {
 	t.Parallel()
-	l := lockerOn(t, []redlock.Master{redlock.NewMemoryMaster("memory")}, redlock.WithConcurrency(5))
+	l := lockerOn(t, []redlock.Master{memoryMaster("memory")}, redlock.WithConcurrency(5))
 	first, second := mustLock(t, l, "a"), mustLock(t, l, "a")
 	got := make(chan *redlock.Lock, 2)
 	ask := func(waiting int, lock func() (*redlock.Lock, error)) {

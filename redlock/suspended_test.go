@@ -72,7 +72,7 @@ func heldInMemory(t *testing.T, masters int, opts ...Option) *Lock {
 	t.Helper()
 	all := make([]Master, masters)
 	for i := range all {
-		all[i] = NewMemoryMaster(fmt.Sprint(i))
+		all[i] = Master{newMemory(fmt.Sprint(i), time.Now)}
 	}
 	l, err := New(all, opts...)
 	if err != nil {

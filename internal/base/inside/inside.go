@@ -27,6 +27,9 @@ var (
 	// Dial returns a master for each URL, as a []redlock.Master: see redlock.Open. It doesn't connect; redlock.New does. Each new connection asks for
 	// the access, which may change while a Locker runs; but whether it has TLS settings must not change.
 	Dial func(access func() Access, urls ...string) (masters any, err error)
+	// NewMemoryMaster returns a redlock.Master in this process's own memory. Several Lockers on one such master exclude each other, as processes on one
+	// server do, and the end of one leaves the others running. Two masters of one name are different masters.
+	NewMemoryMaster func(name string) any
 	// CheckTTL returns the error that calls of a *redlock.Locker would return for this TTL of a lock, or nil.
 	CheckTTL func(locker any, ttl time.Duration) error
 	// CheckOptions returns the error that redlock.New would return for these options, a []redlock.Option, or nil.

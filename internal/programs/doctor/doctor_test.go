@@ -183,7 +183,7 @@ func TestNumberOfMasters(t *testing.T) {
 	}
 	healed(t, settings(redistest.URLs(servers[:3])...), doctor.Number) // as all advise
 	s := settings()
-	s.Masters = []redlock.Master{redlock.NewMemoryMaster("")}
+	s.Masters = []redlock.Master{inside.NewMemoryMaster("").(redlock.Master)}
 	want{doctor.Note, doctor.Number, []string{"memory of the process", "List your Redis servers"}, true}.require(t, doctor.Examine(t.Context(), s))
 }
 
