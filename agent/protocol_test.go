@@ -33,7 +33,7 @@ func TestProtocol(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, limit := range []string{fmt.Sprintf("of at most %d bytes", redlock.MaxKeyLength), fmt.Sprintf("at most %d different ones", redlock.MaxKeys), fmt.Sprintf("from 1 to %d", redlock.MaxConcurrency)} {
+	for _, limit := range []string{fmt.Sprintf("of at most %d bytes", redlock.MaxKeyLength), fmt.Sprintf("at most %d different keys", redlock.MaxKeys), fmt.Sprintf("from 1 to %d", redlock.MaxConcurrency)} {
 		if !strings.Contains(string(page), limit) {
 			t.Errorf("docs/protocol.md doesn't say %q", limit)
 		}
