@@ -1,10 +1,5 @@
 // Package agent is the lock for programs in any language: an HTTP server that holds a lock for a client until the client ends its request.
-// docs/protocol.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket.
-//
-//	a := agent.New(locker)
-//	listener, err := net.Listen("unix", "/run/redlock/redlock.sock")
-//	…
-//	err = a.Serve(ctx, 30*time.Second, listener)
+// docs/protocol.md describes the requests and responses. The command "redlock agent" serves them on a Unix socket, as the example does.
 //
 // POST /v1/lock takes the lock on keys. POST /v1/turn is for a gateway, such as Traefik with our plugin. The gateway describes a request that it has
 // received. The agent checks the signature of that request, derives its keys and locks them, by the same rules as package middleware. POST /v1/rule
