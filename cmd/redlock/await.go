@@ -211,7 +211,7 @@ func (w *awaiting) connects(status redlock.Status) bool {
 func (w *awaiting) tellMasters(status redlock.Status, until, since time.Time) {
 	if !until.IsZero() && (w.end.IsZero() || until.Before(w.end)) {
 		tell("waiting for masters that may have forgotten locks, because they have just started or are new: they have no vote before %s, for another %v; %s",
-			until.Format(time.TimeOnly), time.Until(until).Round(time.Second), guardOff)
+			until.Format(time.TimeOnly), max(0, time.Until(until)).Round(time.Second), guardOff)
 		return
 	}
 	end := w.end

@@ -341,7 +341,7 @@ type GuardError struct {
 }
 
 func (e *GuardError) Error() string {
-	return fmt.Sprintf("%v: the restart guard excludes it for another %v", e.Why, time.Until(e.Until).Round(time.Second))
+	return fmt.Sprintf("%v: the restart guard excludes it for another %v", e.Why, max(0, time.Until(e.Until)).Round(time.Second))
 }
 
 func (e *GuardError) Is(target error) bool {

@@ -3,6 +3,7 @@ package admission
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,5 +45,12 @@ func TestReplica(t *testing.T) {
 		if err := s.Admit(protocol.Server{Role: is.role, RunID: "run", HasUptime: true, Uptime: time.Hour, Time: now.UnixMicro(), Sent: now, Received: now}); !errors.Is(err, is.want) {
 			t.Errorf("a %s: %v, want %v", is.role, err, is.want)
 		}
+	}
+}
+
+// TestGuardIsOver: an error that is shown after the guard's end, as that of a master that is unreachable since, has no time before now.
+func TestGuardIsOver(t *testing.T) {
+	if text := (&GuardError{Until: time.Now().Add(-time.Minute), Why: ErrRestarted}).Error(); !strings.HasSuffix(text, "for another 0s") {
+		t.Error(text)
 	}
 }
