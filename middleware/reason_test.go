@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -113,7 +112,7 @@ func TestReasonOfALostKey(t *testing.T) {
 	server := serve(t, orders(l, func(w http.ResponseWriter, r *http.Request) {
 		force(t, l, r)
 		ok(w, r)
-	}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n, TTL: 3 * time.Second}))
+	}, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Observer: n}))
 	resp, err := http.DefaultClient.Do(newRequest(t, server.URL, "Order", "42", "Id", "a"))
 	if err == nil {
 		_ = resp.Body.Close()

@@ -33,7 +33,7 @@ func TestPassesNoRequestThatIsOver(t *testing.T) {
 		var master redlocktest.Master
 		locker := master.Locker(t)
 		master.SetAvailable(false)
-		rule := middleware.Rule{OnNoQuorum: middleware.Pass, Wait: time.Minute}
+		rule := middleware.Rule{OnNoQuorum: middleware.Pass, Wait: time.Minute, MastersWait: time.Minute}
 		h := middleware.New(locker, "key", rule)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("served") }))
 		ctx, end := context.WithTimeout(t.Context(), time.Second)
 		defer end()
