@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -117,8 +118,16 @@ func raw(t *testing.T, server *httptest.Server, request string) received {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return exchange(t, conn, request)
+}
+
+// exchange sends a request as it is written here, and reads the response meanwhile.
+func exchange(t *testing.T, conn net.Conn, request string) received {
+	t.Helper()
+	var sent sync.WaitGroup
+	defer sent.Wait()
 	defer func() { _ = conn.Close() }()
-	_, _ = io.WriteString(conn, request)
+	sent.Go(func() { _, _ = io.WriteString(conn, request) })
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)

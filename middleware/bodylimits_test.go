@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
@@ -14,28 +15,32 @@ import (
 
 // A client that doesn't send its body holds no lock meanwhile, and room for its body only for a limited time.
 func TestSlowBody(t *testing.T) {
-	t.Parallel()
-	const timeout = 4 * time.Second // two thirds of it are left when the other request begins to wait for room
-	l := newLocker(t, live)
-	budget := middleware.NewBudget(1 << 20)
-	server := serve(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyTimeout: timeout, BodyBudget: budget})(http.HandlerFunc(ok)))
-	for _, length := range []string{"Content-Length: 1048576", "Transfer-Encoding: chunked"} {
-		start := time.Now()
-		slow := make(chan received, 1)
-		go func() {
-			slow <- raw(t, server, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+length+"\r\n\r\n8\r\n{\"id\":42")
-		}()
-		time.Sleep(timeout / 3)
-		requireFree(t, l, "order:42")
-		if got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":42}`)); got.body != "served" { // waits for room
-			t.Errorf("another request: %d %s", got.StatusCode, got.body)
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 4 * time.Second
+		l := newLocker(t, live)
+		listener := servePipes(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyTimeout: timeout, BodyBudget: middleware.NewBudget(1 << 20)})(http.HandlerFunc(ok)))
+		send := func(head, body string) received {
+			return exchange(t, listener.dial(), "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+head+"\r\n\r\n"+body)
 		}
-		requireProblem(t, receive(t, slow, "the response"), http.StatusRequestTimeout, "body_timeout")
-		if d := time.Since(start); d < timeout || d > bound {
-			t.Errorf("%s: answered after %v, want %v", length, d, timeout)
+		for _, length := range []string{"Content-Length: 1048576", "Transfer-Encoding: chunked"} {
+			start := time.Now()
+			slow := make(chan received, 1)
+			go func() { slow <- send(length, "8\r\n{\"id\":42") }()
+			time.Sleep(timeout / 3)
+			requireFree(t, l, "order:42")
+			if got := send("Content-Length: 9", `{"id":42}`); got.body != "served" { // waits for room
+				t.Errorf("another request: %d %s", got.StatusCode, got.body)
+			}
+			requireProblem(t, <-slow, http.StatusRequestTimeout, "body_timeout")
+			if d := time.Since(start); d != timeout {
+				t.Errorf("%s: answered after %v, want %v", length, d, timeout)
+			}
 		}
-	}
-	requireRoom(t, server.URL)
+		if got := send("Content-Length: 1048576", `{"id":7}`+strings.Repeat(" ", 1<<20-8)); got.body != "served" {
+			t.Errorf("room in the budget is not given back: %d %s", got.StatusCode, got.body)
+		}
+		time.Sleep(time.Second) // net/http closes a connection half a second after a refusal
+	})
 }
 
 // requireRoom fails if a body of 1 MiB finds no room.
