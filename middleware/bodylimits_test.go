@@ -13,16 +13,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
+const (
+	jsonHead = "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+	inChunks = "Transfer-Encoding: chunked"
+)
+
 // A client that doesn't send its body holds no lock meanwhile, and room for its body only for a limited time.
 func TestSlowBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 4 * time.Second
 		l := newLocker(t, live)
 		listener := servePipes(t, middleware.New(l, "order:{body.id}", middleware.Rule{BodyTimeout: timeout, BodyBudget: middleware.NewBudget(1 << 20)})(http.HandlerFunc(ok)))
-		send := func(head, body string) received {
-			return exchange(t, listener.dial(), "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+head+"\r\n\r\n"+body)
-		}
-		for _, length := range []string{"Content-Length: 1048576", "Transfer-Encoding: chunked"} {
+		send := func(head, body string) received { return exchange(t, listener.dial(), jsonHead+head+"\r\n\r\n"+body) }
+		for _, length := range []string{"Content-Length: 1048576", inChunks} {
 			start := time.Now()
 			slow := make(chan received, 1)
 			go func() { slow <- send(length, "8\r\n{\"id\":42") }()
@@ -43,45 +46,45 @@ func TestSlowBody(t *testing.T) {
 	})
 }
 
-// requireRoom fails if a body of 1 MiB finds no room.
-func requireRoom(t *testing.T, url string) {
-	t.Helper()
-	body := `{"id":7,"x":"` + strings.Repeat("x", 1<<20-15) + `"}`
-	if got := postBody(t, url, jsonType, strings.NewReader(body)); got.body != "served" {
-		t.Errorf("room in the budget is not given back: %d %s", got.StatusCode, got.body)
-	}
-}
-
 func TestBodyBudget(t *testing.T) {
-	t.Parallel()
-	budget := middleware.NewBudget(1 << 20)
-	running, end := make(chan bool), make(chan bool)
-	server := byBody(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Hold") != "" {
-			running <- true
-			<-end
+	synctest.Test(t, func(t *testing.T) {
+		running, end := make(chan bool), make(chan bool)
+		rule := middleware.Rule{BodyBudget: middleware.NewBudget(1 << 20)}
+		listener := servePipes(t, middleware.New(newLocker(t, live), "order:{body.id}", rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Hold") != "" {
+				running <- true
+				<-end
+			}
+			ok(w, r)
+		})))
+		send := func(id, length int, head string) received {
+			body := fmt.Sprintf(`{"id":%d}`, id)
+			body += strings.Repeat(" ", length-len(body))
+			if head == inChunks {
+				body = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", length, body)
+			} else {
+				head += fmt.Sprintf("Content-Length: %d", length)
+			}
+			return exchange(t, listener.dial(), jsonHead+head+"\r\n\r\n"+body)
 		}
-		ok(w, r)
-	}, middleware.Rule{BodyBudget: budget, BodyTimeout: 5 * time.Second})
-	held := make(chan received, 1)
-	go func() {
-		r := newRequest(t, server.URL, "Hold", "1", "Content-Type", jsonType)
-		body := `{"id":1,"x":"` + strings.Repeat("x", 600_000) + `"}`
-		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
-		held <- do(t, r)
-	}()
-	receive(t, running, "the first request")
-	got := upload(t, server.URL, `{"id":2,"x":"`+strings.Repeat("x", 600_000)+`"}`, true)
-	requireProblem(t, got, http.StatusServiceUnavailable, "body_budget")
-	requireRetryAfter(t, got, time.Second)
-	if got := postBody(t, server.URL, jsonType, strings.NewReader(`{"id":3}`)); got.body != "served" {
-		t.Errorf("a small body, for which there is room: %d %s", got.StatusCode, got.body)
-	}
-	close(end)
-	if got := receive(t, held, "the response"); got.body != "served" {
-		t.Errorf("the first: %d %s", got.StatusCode, got.body)
-	}
-	requireRoom(t, server.URL)
+		held := make(chan received, 1)
+		go func() { held <- send(1, 600_000, "Hold: 1\r\n") }()
+		<-running
+		got := send(2, 600_000, inChunks)
+		requireProblem(t, got, http.StatusServiceUnavailable, "body_budget")
+		requireRetryAfter(t, got, time.Second)
+		if got := send(3, 8, ""); got.body != "served" {
+			t.Errorf("a small body, for which there is room: %d %s", got.StatusCode, got.body)
+		}
+		close(end)
+		if got := <-held; got.body != "served" {
+			t.Errorf("the first: %d %s", got.StatusCode, got.body)
+		}
+		if got := send(4, 1<<20, ""); got.body != "served" {
+			t.Errorf("room in the budget is not given back: %d %s", got.StatusCode, got.body)
+		}
+		time.Sleep(time.Second)
+	})
 }
 
 // slowClient sends the beginning of a body, and the rest when its end is called.
@@ -133,7 +136,9 @@ func TestSlowBodyBehindTimeoutHandler(t *testing.T) {
 	patient := hasty
 	patient.BodyTimeout = bound
 	roomy := serve(t, middleware.New(l, "order:{body.id}", patient)(http.HandlerFunc(ok)))
-	requireRoom(t, roomy.URL)
+	if got := postBody(t, roomy.URL, jsonType, strings.NewReader(`{"id":7}`+strings.Repeat(" ", 1<<20-8))); got.body != "served" {
+		t.Errorf("room in the budget is not given back: %d %s", got.StatusCode, got.body)
+	}
 }
 
 // A dry run neither waits for room nor keeps it, and the handler reads on where it gave up.
