@@ -106,7 +106,7 @@ type Rule struct {
 	//
 	// A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
-	// How long a body that is read may take to arrive. Default: 10s.
+	// How long a body may take to arrive, if the rule reads it. Default: 10s.
 	//
 	// A slower body is refused with 408.
 	BodyTimeout time.Duration `json:"body_timeout,omitempty"`
@@ -115,12 +115,12 @@ type Rule struct {
 	// Amazon's SNS, for example, sends JSON as `text/plain`. Don't set it if the upstream reads the body by the Content-Type.
 	BodyFormat string `json:"body_format,omitempty"`
 	// Reads the whole body before the lock is taken (docs/hosts.md#slow-clients). Not for bidirectional streams, such as gRPC's. Default: off;
-	// with a preset on.
+	// on with a preset.
 	//
 	// A body longer than `max_body` is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Keeps a response in memory for a client that takes it slowly, so that the lock needn't wait (docs/hosts.md#slow-clients). Default: off;
-	// with a preset on.
+	// Keeps a response in memory for a slow client, so that the client doesn't keep the key locked (docs/hosts.md#slow-clients). Default: off;
+	// on with a preset.
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
@@ -129,7 +129,7 @@ type Rule struct {
 	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
-	// Serves requests for WebSocket. Otherwise they are refused with 403, as requests for any other protocol always are. Default: off.
+	// Serves requests for WebSocket. Without it they get 403. Requests for other protocols always get 403. Default: off.
 	//
 	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
@@ -183,7 +183,7 @@ type Rule struct {
 	// How many bytes the body of a remembered response may have, at most 960 KiB. If a body is longer, only the status is remembered. Default: 64
 	// KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes this process's responses may take on each master (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
+	// How many bytes this rule's responses may take on each master, for each process (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
 	//
 	// The number is less than 2 GiB. Further responses are not remembered. An eighth is only for responses of 4xx, which get no more than that. No
 	// scope takes more than three times as much as it leaves free for others.
@@ -193,7 +193,7 @@ type Rule struct {
 	//
 	// With a preset for webhooks it is `2xx`. A 206, 304, 412 or 416 to a request with `Range` or a condition (`If-…`) is never final.
 	RememberStatus []string `json:"remember_status,omitempty"`
-	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; with a preset for webhooks off.
+	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; off with a preset for webhooks.
 	//
 	// The method, path, query, body and, with `idempotency_key`, the keys are compared. If it is off, the method, path and query are a part of
 	// the ID, because a sender may deliver one event to several places.
