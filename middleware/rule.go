@@ -101,8 +101,8 @@ type Rule struct {
 
 	// Bodies of requests, and responses on their way.
 
-	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many of a response wait with
-	// `buffer_response`. Default: 1 MiB, or the preset's.
+	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many of a response
+	// `buffer_response` may hold. Default: 1 MiB, or the preset's.
 	//
 	// A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
