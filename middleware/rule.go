@@ -205,7 +205,7 @@ type Rule struct {
 	//
 	// `{http.redlock.outcome}` is the outcome that a request would have had.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Shows operators who has sent a request that holds a key or waits for it (docs/commands.md#inspect). This is personal data. Default: off.
+	// Shows operators whose request holds a key or waits for it (docs/commands.md#inspect). This is personal data. Default: off.
 	//
 	// Operators of any machine see the authenticated user (User) and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
