@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 const (
 	// bound is the time for what should happen at once, even on a busy machine.
 	bound = time.Minute
-	// calm is the time-out for masters, which servers meet on a busy machine.
+	// calm is a time-out that keeps a master on a busy machine from being taken for one that has failed.
 	calm = bound / 6
 	// longTTL is for locks that must not expire while a test waits for their release.
 	longTTL = 3 * bound

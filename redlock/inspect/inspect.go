@@ -1,5 +1,6 @@
 // Package inspect shows operators the state of a key on the masters, whichever process holds or awaits it, and which processes share the masters. It
-// can end a lock by force, and make the masters forget a result. Keys, and a Locker's Status, show what the Locker itself knows, without asking the masters.
+// can end a lock by force, and make the masters forget a result. Keys, and a Locker's Status, show what the Locker itself knows, without asking the
+// masters.
 package inspect
 
 import (
