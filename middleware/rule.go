@@ -73,7 +73,7 @@ type Rule struct {
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
-	// How long a request waits for masters, from when this process knows that too few of them answer. Default: 1s.
+	// How long requests wait for masters after this process notices that too few answer. Default: 1s.
 	//
 	// A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
 	// request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
