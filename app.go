@@ -471,7 +471,7 @@ func (s *settings) secure() *tls.Config {
 // series are the metrics of the process. Each configuration shows them in a registry of its own. They outlive the configuration,
 // so that the counters of a rule go on after a reload if the next configuration has a rule of this name. The counters of other
 // rules disappear.
-var series = metrics.New("caddy_redlock")
+var series = metrics.New()
 
 // showMetrics shows the metrics where this configuration shows Caddy's own: at /metrics of the admin endpoint, and in the handler
 // metrics.

@@ -50,7 +50,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 }
 
 var (
-	selector = regexp.MustCompile(`(?:\bcaddy_redlock_|\$\{namespace\}_)(\w+)(?:\{([^}]*)\})?`)
+	selector = regexp.MustCompile(`\bredlock_(\w+)(?:\{([^}]*)\})?`)
 	matcher  = regexp.MustCompile(`(\w+)(=~|!~|!=|=)"([^"]*)"`)
 	grouping = regexp.MustCompile(`\b(?:by|on|without|ignoring|group_left|group_right) *\(([^)]*)\)`)
 	shown    = regexp.MustCompile(`\{\{ *(?:\$labels\.)?(\w+) *\}\}`)

@@ -18,7 +18,7 @@ import (
 // kinds returns the type and the labels of each metric, without the namespace, as in "counter outcome rule".
 func kinds(t *testing.T) map[string]string {
 	t.Helper()
-	m := metrics.New("redlock")
+	m := metrics.New()
 	request(orders(newLocker(t, m, live), m, ok, middleware.Rule{Wait: bound, Dedupe: "{header.Delivery}", Remember: time.Minute, Scope: "off"}), "42")
 	m.Observer().MasterDown(redlock.MasterStatus{Name: "memory://a", State: redlock.MasterHung})
 	all := make(map[string]string)

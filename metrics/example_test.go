@@ -17,7 +17,7 @@ import (
 
 // A server with net/http that shows its metrics at /metrics.
 func Example() {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	registry := prometheus.NewRegistry() // or prometheus.DefaultRegisterer
 	registry.MustRegister(m)
 	locker, err := redlock.Open([]string{"memory://"}, redlock.WithObserver(m.Observer()))

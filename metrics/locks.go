@@ -49,10 +49,9 @@ func (d *drops) add(status redlock.Status) {
 var reasons = []redlock.MasterState{redlock.MasterUnreachable, redlock.MasterHung, redlock.MasterSlow, redlock.MasterRestarted, redlock.MasterReplaced,
 	redlock.MasterClock, redlock.MasterRefuses, redlock.MasterExcluded}
 
-func newLocks(namespace string) *locks {
+func newLocks() *locks {
 	s := &locks{
-		events:   events{namespace: namespace},
-		readings: slices.Concat(ofLockers(namespace), ofMasters(namespace)),
+		readings: slices.Concat(ofLockers(), ofMasters()),
 		known:    make(map[string]bool),
 		failures: make(map[failure]float64),
 	}
@@ -138,27 +137,27 @@ type scrape struct {
 	failures  map[failure]float64
 }
 
-func ofLockers(namespace string) readings[*scrape] {
+func ofLockers() readings[*scrape] {
 	const counter, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	return readings[*scrape]{
-		{describe(namespace, "held", "Keys that this process has locked now."), gauge,
+		{describe("held", "Keys that this process has locked now."), gauge,
 			func(s *scrape, show show) { show(float64(s.held)) }},
-		{describe(namespace, "oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."), gauge,
+		{describe("oldest_hold_seconds", "For how long the key has been locked that has been so for longest; 0 if none is."), gauge,
 			func(s *scrape, show show) { show(s.oldest.Seconds()) }},
-		{describe(namespace, "disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"), gauge,
+		{describe("disagreements", "Processes that share masters with this one and have others besides, or another max_ttl or concurrency: one for each such configuration.", "about"), gauge,
 			func(s *scrape, show show) {
 				for about, n := range s.differing {
 					show(float64(n), about)
 				}
 			}},
-		{describe(namespace, "notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"), counter,
+		{describe("notices_dropped_total", "Lines for the log and events for these metrics that were dropped, because their receiver was too slow or blocked.", "kind"), counter,
 			func(s *scrape, show show) {
 				show(float64(s.dropped.lines), "line")
 				show(float64(s.dropped.events), "event")
 			}},
-		{describe(namespace, "results_refused_total", "Results that were not stored or read, because too many others were."), counter,
+		{describe("results_refused_total", "Results that were not stored or read, because too many others were."), counter,
 			func(s *scrape, show show) { show(float64(s.dropped.results)) }},
-		{describe(namespace, "master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"), counter,
+		{describe("master_failures_total", "How often the master stopped granting locks, by the reason.", "master", "reason"), counter,
 			func(s *scrape, show show) {
 				for f, n := range s.failures {
 					show(n, f.master, string(f.reason))
@@ -167,9 +166,9 @@ func ofLockers(namespace string) readings[*scrape] {
 	}
 }
 
-func ofMasters(namespace string) readings[*scrape] {
+func ofMasters() readings[*scrape] {
 	gauge := func(name, help string, value func(master redlock.MasterStatus) (value float64, known bool)) reading[*scrape] {
-		return reading[*scrape]{describe(namespace, name, help, "master"), prometheus.GaugeValue, func(s *scrape, show show) {
+		return reading[*scrape]{describe(name, help, "master"), prometheus.GaugeValue, func(s *scrape, show show) {
 			for label, master := range s.masters {
 				if v, known := value(master); known {
 					show(v, label)

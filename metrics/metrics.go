@@ -1,6 +1,6 @@
 // Package metrics shows Prometheus what the locks of packages redlock and middleware do. Neither of them imports it.
 //
-//	m := metrics.New("redlock")
+//	m := metrics.New()
 //	prometheus.MustRegister(m)
 //	locker, err := redlock.Open(urls, redlock.WithObserver(m.Observer()))
 //	…
@@ -29,10 +29,11 @@ type Metrics struct {
 	bodies *bodies
 }
 
-// New returns metrics whose names begin with the namespace and an underscore. They can be registered with several registries.
-func New(namespace string) *Metrics {
-	return &Metrics{newRules(namespace), newLocks(namespace), newBodies(namespace)}
-}
+// namespace is what all names begin with, in every program, so that the same alerts and dashboard are for all of them.
+const namespace = "redlock"
+
+// New returns metrics. They can be registered with several registries.
+func New() *Metrics { return &Metrics{newRules(), newLocks(), newBodies()} }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
@@ -48,11 +49,8 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// events are the metrics of a namespace that are counted when something happens. The methods counter and gauge make such a metric.
-type events struct {
-	namespace string
-	all       []vector
-}
+// events are the metrics that are counted when something happens. The methods counter and gauge make such a metric.
+type events struct{ all []vector }
 
 type vector interface {
 	prometheus.Collector
@@ -60,13 +58,13 @@ type vector interface {
 }
 
 func (e *events) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: e.namespace, Name: name, Help: help}, labels)
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	e.all = append(e.all, c)
 	return c
 }
 
 func (e *events) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: e.namespace, Name: name, Help: help}, labels)
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	e.all = append(e.all, g)
 	return g
 }
@@ -109,7 +107,7 @@ func (all readings[Seen]) collect(seen Seen, to chan<- prometheus.Metric) {
 	}
 }
 
-func describe(namespace, name, help string, labels ...string) *prometheus.Desc {
+func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
 
@@ -126,9 +124,9 @@ type bodies struct {
 // memory is the memory that the budgets of bodies have and use, in bytes.
 type memory struct{ size, used int64 }
 
-func newBodies(namespace string) *bodies {
+func newBodies() *bodies {
 	gauge := func(name, help string, value func(m memory) int64) reading[memory] {
-		return reading[memory]{describe(namespace, name, help), prometheus.GaugeValue, func(m memory, show show) { show(float64(value(m))) }}
+		return reading[memory]{describe(name, help), prometheus.GaugeValue, func(m memory, show show) { show(float64(value(m))) }}
 	}
 	return &bodies{budgets: make(map[*middleware.Budget]int), readings: readings[memory]{
 		gauge("body_budget_bytes", "Memory for bodies of requests that are read before their lock is taken.", func(m memory) int64 { return m.size }),

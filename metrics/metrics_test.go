@@ -121,7 +121,7 @@ func request(h http.Handler, order string) *httptest.ResponseRecorder {
 
 // Requests are counted by what became of them; who holds a lock or waits for one is seen while it does.
 func TestRequests(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	l := newLocker(t, m, live)
 	inside, release := make(chan struct{}), make(chan struct{})
 	holds := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release }, middleware.Rule{})
@@ -168,7 +168,7 @@ func TestRequests(t *testing.T) {
 
 // Requests that hold slots of a rule are seen beside how many may.
 func TestSlots(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	l := newLocker(t, m, live)
 	inside, release := make(chan struct{}), make(chan struct{})
 	h := orders(l, m, func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-release }, middleware.Rule{Concurrency: middleware.Concurrency{3}})
@@ -186,7 +186,7 @@ func TestSlots(t *testing.T) {
 
 // A lease that is lost counts, and so do renewals.
 func TestLeases(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	l := newLocker(t, m, live, redlock.WithTTL(6*time.Second))
 	untilLost := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	request(orders(l, m, untilLost, middleware.Rule{MaxHold: 50 * time.Millisecond}), "42")
@@ -205,7 +205,7 @@ func TestLeases(t *testing.T) {
 // A lock of which only the release finds that it was lost is counted as one that was lost before, and so is its request.
 func TestLossFoundAtRelease(t *testing.T) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		m := metrics.New("redlock")
+		m := metrics.New()
 		l := net.Locker(t, redlock.WithObserver(m.Observer()))
 		loses := func(http.ResponseWriter, *http.Request) {
 			for _, s := range net.Servers {
@@ -224,7 +224,7 @@ func TestLossFoundAtRelease(t *testing.T) {
 
 // The metrics have good names and help texts, and no label has anything of a request or a password.
 func TestLintAndSecrets(t *testing.T) {
-	m := metrics.New("caddy_redlock")
+	m := metrics.New()
 	l := newLocker(t, m, []string{"redis://bob:s3cr3t-Zm9v@127.0.0.1:1", "redis://:s3cr3t-Zm9v@127.0.0.1:2", "unix://bob:s3cr3t-Zm9v@/nowhere.sock"})
 	_, _ = l.TryLock(t.Context(), "key-Zm9vYmFy")
 	request(orders(l, m, ok, middleware.Rule{}), "key-Zm9vYmFy")
@@ -247,7 +247,7 @@ func TestLintAndSecrets(t *testing.T) {
 
 // Histograms have classic buckets, and are native histograms too.
 func TestHistograms(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	request(orders(newLocker(t, m, live), m, ok, middleware.Rule{}), "42")
 	found := 0
 	for _, family := range gather(t, m) {
@@ -267,7 +267,7 @@ func TestHistograms(t *testing.T) {
 
 // During a reload two Lockers have the same masters. Each master is there once, and those that no Locker has any more disappear.
 func TestLockersThatComeAndGo(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	down := func(name string) {
 		m.Observer().MasterDown(redlock.MasterStatus{Name: name, State: redlock.MasterHung})
 	}
@@ -310,7 +310,7 @@ func TestLockersThatComeAndGo(t *testing.T) {
 
 // Of two Lockers that see a master differently, the one that gets no locks from it is shown.
 func TestMasterThatIsDownForOne(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	for range 2 {
 		newLocker(t, m, []string{"redis://127.0.0.1:1"})
 	}
@@ -322,7 +322,7 @@ func TestMasterThatIsDownForOne(t *testing.T) {
 
 // The series of a rule exist while somebody uses them, and begin at 0 again after that; a request that is late spoils nothing.
 func TestRulesThatComeAndGo(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	before := len(series(t, m))
 	first, releaseFirst := m.Rule("pay")
 	_, releaseSecond := m.Rule("pay")
@@ -349,7 +349,7 @@ func TestRulesThatComeAndGo(t *testing.T) {
 
 // A rule has series for what its requests can do, and for nothing else.
 func TestSeriesOfWhatARuleCanDo(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	l := newLocker(t, m, live)
 	of := func(rule middleware.Rule) map[string]bool {
 		t.Helper()
@@ -401,7 +401,7 @@ func TestSeriesOfWhatARuleCanDo(t *testing.T) {
 
 // A body takes room in the budget while its request runs.
 func TestBodyBudget(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	l := newLocker(t, m, live)
 	requireSeries(t, m, map[string]float64{`body_budget_bytes{}`: middleware.DefaultBodyBudget, `body_budget_used_bytes{}`: 0})
 	budget := middleware.NewBudget(8 << 20)
@@ -423,7 +423,7 @@ func TestBodyBudget(t *testing.T) {
 
 // Scrapes, requests, rules and Lockers that come and go don't get into each other's way.
 func TestScrapesAtAnyTime(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	h := orders(newLocker(t, m, live), m, ok, middleware.Rule{Wait: bound})
 	stop := make(chan struct{})
 	var all sync.WaitGroup
@@ -457,7 +457,7 @@ func TestScrapesAtAnyTime(t *testing.T) {
 
 // What a request costs is in BenchmarkRequest; the calls themselves allocate nothing.
 func TestNoAllocation(t *testing.T) {
-	m := metrics.New("redlock")
+	m := metrics.New()
 	one, release := m.Rule("pay")
 	defer release()
 	for name, o := range map[string]middleware.Observer{"all rules": m.Rules(), "one rule": one} {
@@ -480,7 +480,7 @@ func BenchmarkRequest(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			var opts []redlock.Option
 			var rule middleware.Rule
-			m := metrics.New("redlock")
+			m := metrics.New()
 			if name == "with" {
 				opts = append(opts, redlock.WithObserver(m.Observer()))
 				rule.Observer = m.Rules()

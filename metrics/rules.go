@@ -33,8 +33,8 @@ type rules struct {
 // buckets are in seconds, the same for waits and for holds, so that the two can be compared.
 var buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
-func newRules(namespace string) *rules {
-	s := &rules{events: events{namespace: namespace}, byName: make(map[string]*rule)}
+func newRules() *rules {
+	s := &rules{byName: make(map[string]*rule)}
 	s.requests = s.counter("requests_total", "Requests that are done, by what became of their lock.", "rule", "outcome")
 	s.passed = s.counter("passed_total", "Requests that were served without a lock, as the rule allows, by the outcome that others are refused with.", "rule", "outcome")
 	s.wait = s.histogram("wait_seconds", "How long requests that got their lock had waited for it.")
@@ -52,7 +52,7 @@ func newRules(namespace string) *rules {
 
 func (s *rules) histogram(name, help string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: s.namespace, Name: name, Help: help, Buckets: buckets,
+		Namespace: namespace, Name: name, Help: help, Buckets: buckets,
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 	}, []string{"rule"})
 	s.all = append(s.all, h)
@@ -94,7 +94,7 @@ func (r *rule) add(can middleware.Possible) *series {
 	defer r.all.mu.Unlock()
 	s, all, name := *r.series.Load(), r.all, r.name
 	if r.users == 0 {
-		all = newRules("gone")
+		all = newRules()
 	}
 	s.requests, s.passed = maps.Clone(s.requests), maps.Clone(s.passed)
 	for _, outcome := range can.Outcomes {

@@ -124,7 +124,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 		return fmt.Errorf("--max-clients %d: must be above 0", a.maxClients)
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	series := metrics.New("redlock")
+	series := metrics.New()
 	locker, err := a.masters.Open(redlock.WithLogger(logger), redlock.WithObserver(series.Observer()))
 	if err != nil {
 		return err

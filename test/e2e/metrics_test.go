@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
-// scrape returns the values of the series whose names begin with caddy_redlock_, without that, from the admin endpoint.
+// scrape returns the values of the series whose names begin with redlock_, without that, from the admin endpoint.
 func (c *caddyProcess) scrape(t *testing.T) map[string]float64 {
 	t.Helper()
 	return parseSeries(t, get(t, c.admin+"/metrics"))
@@ -33,7 +33,7 @@ func parseSeries(t *testing.T, a received) map[string]float64 {
 	}
 	all := make(map[string]float64)
 	for line := range strings.Lines(a.body) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "caddy_redlock_"); ok {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "redlock_"); ok {
 			end := strings.LastIndexByte(name, ' ')
 			value, err := strconv.ParseFloat(name[end+1:], 64)
 			if _, again := all[name[:end]]; err != nil || again {

@@ -328,7 +328,7 @@ type footprint struct {
 var (
 	goroutineTotal = regexp.MustCompile(`goroutine profile: total (\d+)`)
 	goroutineStack = regexp.MustCompile(`(?m)^(\d+) @.*\n((?:#.*\n)*)`)
-	metricSeries   = regexp.MustCompile(`(?m)^(caddy_redlock_\w+)(?:\{(?:.*,)?((?:rule|master)="[^"]*").*\})?`)
+	metricSeries   = regexp.MustCompile(`(?m)^(redlock_\w+)(?:\{(?:.*,)?((?:rule|master)="[^"]*").*\})?`)
 )
 
 // footprint waits until each process has one connection to each of its masters: a second one is kept for a while after a wait.
