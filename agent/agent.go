@@ -31,6 +31,8 @@ type Agent struct {
 	logger *slog.Logger
 	budget *middleware.Budget // memory for the bodies in which the rules of gateways look for keys
 	rules  rules
+	locks  unruled      // the requests for /v1/lock
+	turns  unruled      // those for /v1/turn that come to no rule
 	other  http.Handler // handles all other paths; nil for none
 
 	observers  func(rule string) (middleware.Observer, func()) // nil for none
@@ -63,7 +65,8 @@ func WithHosts(names ...string) Option {
 func WithMaxClients(n int) Option { return func(a *Agent) { a.maxClients = n } }
 
 // WithObservers sets the function that makes an observer for each rule of a gateway. Its argument is the rule's name. The method Rule of
-// metrics.Metrics is such a function. The agent calls release when it forgets the rule. Default: no observers.
+// metrics.Metrics is such a function. The agent calls release when it forgets the rule. Requests that come to no rule of a gateway count under their
+// path, /v1/lock or /v1/turn, in place of a name. Default: no observers.
 func WithObservers(of func(rule string) (o middleware.Observer, release func())) Option {
 	return func(a *Agent) { a.observers = of }
 }
@@ -83,6 +86,7 @@ func New(locker *redlock.Locker, opts ...Option) *Agent {
 		opt(a)
 	}
 	a.logger = cmp.Or(a.logger, inside.Of(locker).Logger)
+	a.locks, a.turns = a.unruled("/v1/lock", lockOutcomes), a.unruled("/v1/turn", ownOutcomes)
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	return a
 }
@@ -133,8 +137,8 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("POST /v1/turn", a.exchanges(a.serveTurn))
 	mux.HandleFunc("POST /v1/rule", a.exchanges(a.serveRule))
 	mux.HandleFunc("POST /v1/", a.exchanges(func(*exchange, *http.Request) error { return errUnknownPath }))
-	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, a.ready()) })
+	mux.Handle("/healthz", a.Health())
+	mux.Handle("/readyz", a.Health())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		err := a.access.check(r)
 		switch {
@@ -187,6 +191,14 @@ func answer(w http.ResponseWriter, r *http.Request, err error) {
 	maps.Copy(w.Header(), response.header)
 	w.WriteHeader(response.status)
 	_, _ = w.Write(response.Bytes()) // the client may have left
+}
+
+// Health returns the handler for /healthz and /readyz, which need no token, for another server of the process. Serve answers them itself.
+func (a *Agent) Health() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, a.ready()) })
+	return mux
 }
 
 func (a *Agent) ready() error {

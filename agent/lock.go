@@ -47,14 +47,14 @@ type lockRequest struct {
 	Values map[string]string      `json:"values"`      // not nil: the keys are templates, as in a rule
 }
 
-func (a *Agent) serveLock(x *exchange, r *http.Request) error {
+func (a *Agent) serveLock(x *exchange, _ *http.Request) error {
 	if err := a.enter(); err != nil {
-		return err
+		return a.locks.refused(x, nil, err)
 	}
 	defer a.leave()
 	request, err := readLockRequest(x)
 	if err != nil {
-		return err
+		return a.locks.refused(x, nil, err)
 	}
 	x.lingers = request.Linger
 	if request.Once != nil {
@@ -63,11 +63,16 @@ func (a *Agent) serveLock(x *exchange, r *http.Request) error {
 	x.watch()
 	lock, err := a.take(x, request)
 	if err != nil {
-		return err
+		return a.locks.refused(x, request.Keys, err)
 	}
-	defer func() { _ = lock.Unlock() }()
+	var lost error
+	release := a.locks.Acquired(request.Keys, lock)
+	defer func() { release(lost) }()
 	s := &stream{exchange: x, lock: lock, quiet: request.Quiet}
 	if err := s.hold(request.slot(lock), time.Duration(request.Heartbeat)); err != nil {
+		if errors.Is(err, errSilent) {
+			lost = errSilent
+		}
 		return nil
 	}
 	result, isDone, tooLong := x.saidDone()
@@ -236,6 +241,9 @@ func (a *Agent) take(x *exchange, request *lockRequest) (*redlock.Lock, error) {
 	if request.Once != nil {
 		opts = append(opts, redlock.WithRecall())
 	}
+	if !request.Try && (wait == nil || *wait > 0) {
+		defer a.locks.Waits()()
+	}
 	defer x.pulse(time.Duration(request.Pulse))()
 	defer context.AfterFunc(a.stopping, func() { x.stopWait(errStopping) })()
 	lock, err := a.locker.LockAll(x.wait, request.Keys, opts...)
@@ -266,7 +274,10 @@ func (x *exchange) readAll(most int) ([]byte, error) {
 	return text, err
 }
 
-var errLineTooLong = errors.New("line is too long")
+var (
+	errLineTooLong = errors.New("line is too long")
+	errEndsEarly   = refuse(http.StatusBadRequest, "the request ends early")
+)
 
 // readLine reads a line of at most this many bytes, and returns it without its line break. The last line of a body may lack the line break.
 func readLine(from *bufio.Reader, most int) ([]byte, error) {
@@ -295,5 +306,5 @@ func lineError(err error) error {
 	case tooLate(err):
 		return refuse(http.StatusRequestTimeout, "the request did not arrive in time")
 	}
-	return refuse(http.StatusBadRequest, "the request ends early")
+	return errEndsEarly
 }

@@ -24,7 +24,7 @@ type problem struct {
 	Result     *string `json:"result,omitempty"`      // the result of work that was done before; nil for none
 	RetryAfter int64   `json:"retry_after,omitempty"` // the seconds until the work may be done again; 0: not known
 
-	outcome string // the header Redlock-Outcome: "done" if the work was done before, and otherwise ""
+	done bool // the work was done before
 }
 
 func (p *problem) Error() string { return p.Detail }
@@ -36,7 +36,7 @@ func refuse(status int, format string, values ...any) *problem {
 // doneProblem is the problem for a client whose work another client has already done. It contains the result of the work or, with once_per, when the
 // work was done and when it may be done again.
 func doneProblem(done *redlock.DoneError, ofPeriod bool) *problem {
-	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "its result is remembered", outcome: "done"}
+	p := &problem{Title: "The work is done", Status: http.StatusConflict, Detail: "its result is remembered", done: true}
 	switch {
 	case ofPeriod:
 		again := (done.Keep + time.Second - 1).Truncate(time.Second)
@@ -53,8 +53,8 @@ func (p *problem) write(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Cache-Control", "no-store")
-	if p.outcome != "" {
-		h.Set("Redlock-Outcome", p.outcome)
+	if p.done {
+		h.Set("Redlock-Outcome", "done")
 	} else {
 		h.Set("Redlock-Agent-Error", "1")
 	}

@@ -26,7 +26,10 @@ type stream struct {
 	echoed   int64         // the newest mark that was answered
 }
 
-var errLeft = errors.New("the client has left without ending its request")
+var (
+	errLeft   = errors.New("the client has left without ending its request")
+	errSilent = errors.New("no mark came within the heartbeat")
+)
 
 // hold sends the first line, to whose JSON fields it appends more, and further lines for as long as the client holds the lock. It returns nil if the
 // client has released the lock in order. When hold returns, the client doesn't rely on the lock any more, unless the lock was lost.
@@ -73,8 +76,8 @@ func (s *stream) keep(heartbeat time.Duration) error {
 		if heartbeat > 0 {
 			silent := min(time.Since(received), time.Since(began)) // a client that waits for the lock sends no marks, so count from when it got the lock
 			if silent > heartbeat {
-				s.end(lostLine{"heartbeat", "no mark came within the heartbeat"})
-				return errors.Join(errLeft, s.control.Flush())
+				s.end(lostLine{"heartbeat", errSilent.Error()})
+				return errors.Join(errSilent, s.control.Flush())
 			}
 			next = min(next, heartbeat-silent+time.Millisecond)
 		}

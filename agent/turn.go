@@ -48,14 +48,14 @@ type turn struct {
 func (a *Agent) serveTurn(x *exchange, _ *http.Request) error {
 	t := &turn{agent: a, exchange: x, stream: &stream{exchange: x}}
 	if !x.open {
-		return refuse(http.StatusBadRequest, "want a body that is sent in chunks, and kept open while the turn lasts")
+		return a.turns.refused(x, nil, refuse(http.StatusBadRequest, "want a body that is sent in chunks, and kept open while the turn lasts"))
 	}
 	if err := a.enter(); err != nil {
-		return err
+		return a.turns.refused(x, nil, err)
 	}
 	defer a.leave()
 	if err := t.read(); err != nil {
-		return err
+		return a.turns.refused(x, nil, err)
 	}
 	if t.frames == nil {
 		x.watch()

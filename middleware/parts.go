@@ -10,7 +10,7 @@ import (
 
 // Package internal/engine reaches the unexported parts of this package only through this function.
 func init() {
-	parts.Middleware = parts.Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, redlock.Locker]{
+	parts.Middleware = parts.Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, redlock.Locker, redlock.Lock]{
 		Compile: func(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (parts.Serializer[Rule, redlock.Locker], error) {
 			c, err := compile(rule, nil, placeholder)
 			if err != nil {
@@ -30,6 +30,9 @@ func init() {
 		},
 
 		RefusalOf: func(ctx context.Context, err error) parts.Refusal[Turn] { return refusalOf(ctx, err) },
+		NewUnruled: func(rule Rule, possible ...Outcome) parts.Unruled[Outcome, redlock.Lock] {
+			return newUnruled(rule, possible)
+		},
 		Guard: func(rule Rule) func(*http.Request, func(*http.Request) bool) parts.Refusal[Turn] {
 			return newGuard(rule).guard
 		},

@@ -338,13 +338,7 @@ func (s *serving) run() error {
 	}()
 	defer func() { s.release(brokenOff) }()
 	defer func() { s.rule.holdTimes.add(time.Since(s.acquired)) }()
-	s.acquired = time.Now()
-	got := inside.AcquisitionOf(s.own)
-	s.observeAcquired(got.Waited)
-	if ctx := context.Background(); s.rule.Logger.Enabled(ctx, slog.LevelDebug) {
-		s.rule.Logger.LogAttrs(ctx, slog.LevelDebug, "request has its lock", append([]slog.Attr{slog.String("rule", s.turn.Rule),
-			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", got.Via)}, s.turn.identity()...)...)
-	}
+	s.noteAcquired()
 	defer s.traceLoss()()
 	if s.exchange != nil {
 		defer s.acceptIdentity()()
@@ -776,9 +770,16 @@ func (s *serving) noteSlowClient(written *response.Writer) {
 	s.rule.Logger.LogAttrs(context.Background(), slog.LevelInfo, message, attrs...)
 }
 
-func (s *serving) observeAcquired(waited time.Duration) {
+// noteAcquired tells the log and the Observer that the request has its lock.
+func (s *serving) noteAcquired() {
+	s.acquired = time.Now()
+	got := inside.AcquisitionOf(s.own)
 	if s.rule.Observer != nil {
-		s.rule.Observer.Acquired(s.rule.Name, waited)
+		s.rule.Observer.Acquired(s.rule.Name, got.Waited)
+	}
+	if ctx := context.Background(); s.rule.Logger.Enabled(ctx, slog.LevelDebug) {
+		s.rule.Logger.LogAttrs(ctx, slog.LevelDebug, "request has its lock", append([]slog.Attr{slog.String("rule", s.turn.Rule),
+			slog.Duration("waited", got.Waited), slog.Int("position", got.Position), slog.String("via", got.Via)}, s.turn.identity()...)...)
 	}
 }
 

@@ -15,9 +15,10 @@ type (
 	Required    = parts.Required[middleware.Turn]
 	Requirement = parts.Requirement
 	Preset      = parts.Preset
+	Unruled     = parts.Unruled[middleware.Outcome, redlock.Lock]
 )
 
-var all = parts.Middleware.(parts.Parts[middleware.Rule, middleware.KeyFunc, middleware.Turn, middleware.Outcome, middleware.Reason, middleware.Budget, redlock.Locker])
+var all = parts.Middleware.(parts.Parts[middleware.Rule, middleware.KeyFunc, middleware.Turn, middleware.Outcome, middleware.Reason, middleware.Budget, redlock.Locker, redlock.Lock])
 
 var (
 	// Compile returns a Serializer for a rule. It calls placeholder for the placeholders of templates. Each error begins with the name of the wrong
@@ -37,6 +38,8 @@ var (
 	// RefusalOf returns the refusal that a rule without settings would have for an error of package redlock. ctx is the request's context. It is for
 	// handlers that call a Locker themselves.
 	RefusalOf = all.RefusalOf
+	// NewUnruled returns an Unruled, which logs and counts by the rule's Name, Logger and Observer, as a rule does. The requests can have these outcomes.
+	NewUnruled = all.NewUnruled
 	// Guard returns a function that returns a Refusal for a request if some router and some upstream may read it differently and matters reports true,
 	// and nil otherwise. The function calls matters only for such a request. It logs and counts refusals by the rule's Name, Logger and Observer. It
 	// removes an offer of h2c, and the body of CONNECT, from every request.

@@ -12,7 +12,7 @@ var Middleware any
 
 // Parts has functions of package middleware. They are explained in package internal/engine. The type parameters are types of packages middleware and
 // redlock, which import this package.
-type Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, Locker any] struct {
+type Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, Locker, Lock any] struct {
 	Compile func(rule Rule, placeholder func(rule *Rule, name string) (KeyFunc, error)) (Serializer[Rule, Locker], error)
 	Name    func(Rule) string
 
@@ -20,9 +20,10 @@ type Parts[Rule, KeyFunc, Turn, Outcome, Reason, Budget, Locker any] struct {
 	PlaceholderOf func(rule *Rule, name string) (KeyFunc, error)
 	ParseTemplate func(text string, placeholder func(name string) (KeyFunc, error)) (Template, error)
 
-	RefusalOf func(ctx context.Context, err error) Refusal[Turn]
-	Guard     func(Rule) func(r *http.Request, matters func(*http.Request) bool) Refusal[Turn]
-	Require   func(Rule, Requirement) (Required[Turn], error)
+	RefusalOf  func(ctx context.Context, err error) Refusal[Turn]
+	NewUnruled func(rule Rule, possible ...Outcome) Unruled[Outcome, Lock]
+	Guard      func(Rule) func(r *http.Request, matters func(*http.Request) bool) Refusal[Turn]
+	Require    func(Rule, Requirement) (Required[Turn], error)
 
 	MayChange  func(*http.Request) bool
 	Mentions   func(r *http.Request, word string) bool
@@ -99,6 +100,18 @@ type Refusal[Turn any] interface {
 	SetHeaders(http.Header)
 	// Write sends the refusal as application/problem+json; docs/problems.md explains the types.
 	Write(http.ResponseWriter)
+}
+
+// Unruled logs and counts requests for which a handler calls a Locker itself.
+type Unruled[Outcome, Lock any] interface {
+	// Waits counts a request that waits for its lock, until over is called.
+	Waits() (over func())
+	// Refused logs and counts a request that gets no lock. The log has the detail, and err if the server is to blame. Neither may contain a key or a
+	// value of the request.
+	Refused(keys []string, outcome Outcome, detail string, status int, err error)
+	// Acquired counts a request that has its lock. release releases the lock, if the handler hasn't, and logs and counts how it has ended. lost is the
+	// reason if the handler has told its client that the lock is lost although the masters had it, and otherwise nil.
+	Acquired(keys []string, lock *Lock) (release func(lost error))
 }
 
 // Required checks requests by a Requirement.
