@@ -87,7 +87,7 @@ func (h *heart) awaitEnd() {
 
 func (h *heart) run(l *Locker) {
 	defer close(h.ended)
-	announced := false
+	announcer := announcer{since: h.began}
 	pause := heartbeat.Every / 16
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -98,7 +98,7 @@ func (h *heart) run(l *Locker) {
 		case <-l.closing:
 			return
 		}
-		announced = announced || l.announce(time.Since(h.began))
+		announcer.look(l.mastersStatus(), time.Now(), l.logger)
 		h.beat()
 		if pause = min(2*pause, heartbeat.Every); h.begins() {
 			pause = min(pause, heartbeat.Grace)

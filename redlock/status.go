@@ -2,8 +2,10 @@ package redlock
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -82,7 +84,21 @@ const (
 
 // Status returns the Locker's present state. It asks no master, and doesn't block. The facts about an idle master are a few seconds old at most.
 func (l *Locker) Status() Status {
-	status := Status{Quorum: l.voters.Quorum, Err: l.heart.refusal(), Disagreements: slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements()), Masters: make([]MasterStatus, len(l.voters.Streams))}
+	status := l.mastersStatus()
+	status.Err = l.heart.refusal()
+	status.Disagreements = slices.Concat(l.heart.disagreements(), l.differs.Load().disagreements())
+	status.Held, status.Waiting, status.OldestHold = l.gates.count()
+	status.DroppedLines, status.DroppedEvents = l.reporter.lines.Count(), l.reporter.events.Count()
+	status.RefusedResults = l.voters.RefusedResults()
+	if l.ends() {
+		status.Err = ErrClosed
+	}
+	return status
+}
+
+// mastersStatus returns what a Status has about the masters.
+func (l *Locker) mastersStatus() Status {
+	status := Status{Quorum: l.voters.Quorum, Masters: make([]MasterStatus, len(l.voters.Streams))}
 	for i, s := range l.voters.Streams {
 		state := s.State()
 		status.Masters[i] = masterStatus(state)
@@ -92,12 +108,6 @@ func (l *Locker) Status() Status {
 		if status.Masters[i].State == MasterAvailable {
 			status.Available++
 		}
-	}
-	status.Held, status.Waiting, status.OldestHold = l.gates.count()
-	status.DroppedLines, status.DroppedEvents = l.reporter.lines.Count(), l.reporter.events.Count()
-	status.RefusedResults = l.voters.RefusedResults()
-	if l.ends() {
-		status.Err = ErrClosed
 	}
 	return status
 }
@@ -156,32 +166,54 @@ func classify(s link.State) (state MasterState, until time.Time) {
 	return MasterUnreachable, until
 }
 
-// announceTime is how long announce waits for masters that neither answer nor fail.
+// announceTime is how long an announcer waits: after the start for masters that neither answer nor fail, and later for a quorum that may soon be back.
 const announceTime = 3 * time.Second
 
-// announce logs once, after the start, how many masters are available. It reports whether it has logged that. From then on, each change of a master
-// is logged.
-func (l *Locker) announce(since time.Duration) (done bool) {
-	status := l.Status()
+// announcer logs how many masters are available: once after the start, when no quorum of them takes locks any more, and when a quorum is available
+// again. Each change of a single master has a line of its own.
+type announcer struct {
+	told  bool      // the first line was logged
+	lacks bool      // the last line said that there is no quorum
+	since time.Time // since when there is something to tell; zero if there is nothing
+}
+
+// look logs a line if one is due. A recovery counts only when the masters' recoveries have been reported (see link.State), so a master that comes and
+// goes causes few lines.
+func (a *announcer) look(status Status, now time.Time, log *slog.Logger) {
+	lacks := status.Asked < status.Quorum || a.lacks && status.Available < status.Quorum
+	if a.told && lacks == a.lacks {
+		a.since = time.Time{}
+		return
+	}
+	if a.since.IsZero() {
+		a.since = now
+	}
 	var others []string
+	waits := false
 	for _, m := range status.Masters {
-		if m.State == MasterConnecting && since < announceTime {
-			return false
-		}
+		waits = waits || m.State == MasterConnecting
 		if m.State != MasterAvailable {
 			others = append(others, fmt.Sprintf("%s (%s)", m.Name, m.State))
 		}
 	}
-	text := fmt.Sprintf("%d of %d masters available", status.Available, len(status.Masters))
-	switch {
-	case len(others) == 0:
-		l.logger.Info(text)
-	case status.Available >= status.Quorum:
-		l.logger.Warn(text, "needed", status.Quorum, "unavailable", strings.Join(others, ", "))
-	default:
-		l.logger.Error(text, "needed", status.Quorum, "unavailable", strings.Join(others, ", "))
+	if a.told { // what is gone may soon be back, and what is back may soon be complete
+		waits = len(others) > 0
 	}
-	return true
+	if waits && now.Sub(a.since) < announceTime {
+		return
+	}
+	level, args := slog.LevelInfo, []any(nil)
+	if len(others) > 0 {
+		args = []any{"needed", status.Quorum, "unavailable", strings.Join(others, ", ")}
+	}
+	switch {
+	case lacks:
+		level = slog.LevelError
+	case len(others) > 0 && !a.lacks:
+		level = slog.LevelWarn
+	}
+	log.Log(context.Background(), level, fmt.Sprintf("%d of %d masters available", status.Available, len(status.Masters)), args...)
+	*a = announcer{told: true, lacks: lacks}
 }
 
 // Disagreement says how another process differs from this one.
