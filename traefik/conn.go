@@ -29,6 +29,9 @@ const (
 
 func (a *agent) dial(ctx context.Context) (*conn, error) {
 	c, err := a.open(ctx)
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("%w: the agent's --socket-group and --socket-mode say who may open the socket", err)
+	}
 	if err != nil {
 		return nil, err
 	}

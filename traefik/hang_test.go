@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +18,18 @@ import (
 	wire "github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
+
+// TestMayNotOpen: the error of a socket that Traefik's user may not open says who may.
+func TestMayNotOpen(t *testing.T) {
+	a, err := agentAt("unix:/"+t.Name(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.open = func(context.Context) (net.Conn, error) { return nil, os.NewSyscallError("connect", syscall.EACCES) }
+	if _, err := a.connect(t.Context(), false); err == nil || !strings.Contains(err.Error(), "the agent's --socket-group and --socket-mode say who may open the socket") {
+		t.Error(err)
+	}
+}
 
 // pipes is a listener in memory, in whose connections time can be virtual.
 type pipes struct {

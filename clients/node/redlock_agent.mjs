@@ -73,6 +73,7 @@ export class LockNotRemembered extends LockError {
 
 const patienceAtEnd = 5_000;
 const late = "the agent has not said in time that the lock is still held";
+const mayNotOpen = ": the agent's --socket-group and --socket-mode say who may open the socket";
 const times = ["wait", "ttl", "maxHold", "heartbeat", "oncePer", "once"];
 const known = [...times, "label", "concurrency", "values", "signal"];
 const [NOBODY, SOMEBODY, AN_AGENT] = [1, 2, 3]; // who has answered a request
@@ -244,7 +245,7 @@ class Lock {
       this.#ignore = () => signal.removeEventListener("abort", leave);
     }
     this.#closed = new Promise((resolve) => {
-      this.#request.on("error", (error) => this.#fail(error.message || error.code)).on("close", () => resolve(this.#fail("the connection has ended")));
+      this.#request.on("error", (error) => this.#fail((error.message || error.code) + (error.code === "EACCES" ? mayNotOpen : ""))).on("close", () => resolve(this.#fail("the connection has ended")));
     });
     this.#request.on("response", (response) => this.#answered(response).catch((error) => this.#fail(error)));
     this.#request.write(JSON.stringify(ask) + "\n");

@@ -301,6 +301,7 @@ class Lock
         $this->sent = [self::clocks()];
         $this->connection = @stream_socket_client(($unix ? 'unix://' : 'tcp://') . $agent->address, $code, $text, $agent->patience);
         if (!$this->connection) {
+            $text .= $code === 13 ? ": the agent's --socket-group and --socket-mode say who may open the socket" : ''; // EACCES
             throw new LockUnavailable("no agent at {$agent->address}: $text");
         }
         stream_set_timeout($this->connection, (int) $agent->patience, (int) (fmod($agent->patience, 1) * 1e6));

@@ -595,6 +595,8 @@ class _Lease:
         if isinstance(e, socket.timeout):
             return LockError(f"no lock from the agent at {self._agent.address}: it does not answer in time")
         text = f"no {'lock from the ' if self._seen else ''}agent at {self._agent.address}: {e}"
+        if isinstance(e, PermissionError):
+            text += ": the agent's --socket-group and --socket-mode say who may open the socket"
         return LockUnavailable(text, 1, self._seen) if isinstance(e, (OSError, EOFError)) or self._seen == 0 else LockError(text)
 
 

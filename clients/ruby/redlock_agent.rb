@@ -393,7 +393,8 @@ class RedlockAgent
       begin
         @connection = @agent.connect
       rescue SystemCallError, SocketError, IOError => e
-        raise LockUnavailable, "no agent answers at #{@agent.address}: #{e.message}"
+        rights = ": the agent's --socket-group and --socket-mode say who may open the socket" if e.is_a?(Errno::EACCES)
+        raise LockUnavailable, "no agent answers at #{@agent.address}: #{e.message}#{rights}"
       end
       @seen = :end
       request(left ? { **@ask, wait: RedlockAgent.duration(:wait, left) } : @ask)

@@ -343,7 +343,10 @@ while :; do
 	'< Retry-After: '*) retry=${line#*: } ;;
 	'* Connected to '*) [ "$moves" -gt 0 ] || hope_again ;;
 	'* '*[Ff]ail*': '*) cause=${cause:-${line##*: }} ;; # newer versions of curl say no more than that they couldn't connect
-	'curl: '*) error=${cause:-${line#*: }} ;;
+	'curl: '*)
+		error=${cause:-${line#*: }}
+		[ "$cause" != 'Permission denied' ] || error="$error: the agent's --socket-group and --socket-mode say who may open the socket"
+		;;
 	'runs '*) command=${line#* } ;;
 	'{ ['*) ;; # what -v says of a body
 	'{'*)
