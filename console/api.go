@@ -41,7 +41,11 @@ func (h *handler) locks(w http.ResponseWriter, parameters map[string]string) *Pr
 	case order == byWaiting && parameters["after"] != "":
 		return badRequest("after is for a list that is sorted by " + byKey + ".")
 	}
-	answer(w, "application/json", http.StatusOK, locksOf(keysOf(h.lockers(), prefix), prefix, parameters["after"], order, limit))
+	keys := keysOf(h.lockers(), prefix)
+	if hash := parameters["hash"]; hash != "" {
+		keys = keysWith(h.lockers(), hash)
+	}
+	answer(w, "application/json", http.StatusOK, locksOf(keys, prefix, parameters["after"], order, limit))
 	return nil
 }
 

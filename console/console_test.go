@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -91,6 +93,27 @@ func TestOddKeys(t *testing.T) {
 		ask[console.Released](t, http.MethodDelete, fmt.Sprint(base, "locks/", escape(key), "?fence=", lock.Fence()), http.StatusOK)
 		eventually(t, "the lock is lost", func() bool { return lock.Err() != nil })
 		ask[console.Problem](t, http.MethodGet, base+"locks/"+escape(key), http.StatusNotFound)
+	}
+}
+
+// The hash of a log finds its key, and that of a delivery whose request has another key, which the lists leave out.
+func TestHash(t *testing.T) {
+	t.Parallel()
+	locker, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close() })
+	base := mount(t, locker)
+	of := withRequest(&inspect.Request{Method: "POST", Path: "/", Delivery: "running:1"})
+	for _, key := range []string{"order:42", "running:1", "order:43"} {
+		mustLock(t, locker, key, of)
+	}
+	for key, want := range map[string]string{"order:42": "order:42", "ORDER:42": "order:42", "running:1": "running:1", "order:44": ""} {
+		found := ask[console.Locks](t, http.MethodGet, base+"locks?hash="+lockname.Hash(key), http.StatusOK)
+		if got := len(found.Locks); got > 1 || (got == 1) != (want != "") || got == 1 && found.Locks[0].Key != want {
+			t.Errorf("%s: %+v, want %q", key, found.Locks, want)
+		}
 	}
 }
 

@@ -61,7 +61,8 @@ type Master struct {
 
 // Locks is the response of GET /locks. The parameters are prefix, limit (100 unless given, at most 1,000), sort, and after: only
 // keys that are sorted behind it are listed. So no key that stays is left out or listed twice while others come and go. With
-// sort=waiting, the keys come first for which most calls wait, and of these the oldest; this list has one page.
+// sort=waiting, the keys come first for which most calls wait, and of these the oldest; this list has one page. With hash, it has only the keys that
+// logs name by this key_hash.
 type Locks struct {
 	Locks   []Lock `json:"locks"`          // sorted by key, unless sort says otherwise
 	Keys    int    `json:"keys"`           // how many keys have the prefix, on all pages; a key with several holders counts once for each held slot

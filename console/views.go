@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/version"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -41,8 +42,18 @@ func statusOf(lockers []*redlock.Locker) Status {
 	return all
 }
 
-// keysOf returns the keys of all lockers, sorted. If several lockers have a key, their order is kept.
+// keysOf returns the keys that the lists show.
 func keysOf(lockers []*redlock.Locker, prefix string) []inspect.KeyStatus {
+	return folded(allKeysOf(lockers, prefix))
+}
+
+// keysWith returns the keys that logs name by this hash.
+func keysWith(lockers []*redlock.Locker, hash string) []inspect.KeyStatus {
+	return slices.DeleteFunc(allKeysOf(lockers, ""), func(k inspect.KeyStatus) bool { return lockname.Hash(k.Key) != hash })
+}
+
+// allKeysOf returns the keys of all lockers, sorted. If several lockers have a key, their order is kept.
+func allKeysOf(lockers []*redlock.Locker, prefix string) []inspect.KeyStatus {
 	var all []inspect.KeyStatus
 	for _, l := range lockers {
 		all = append(all, inspect.Keys(l, prefix)...)
@@ -50,7 +61,7 @@ func keysOf(lockers []*redlock.Locker, prefix string) []inspect.KeyStatus {
 	if len(lockers) > 1 {
 		slices.SortStableFunc(all, func(a, b inspect.KeyStatus) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	return folded(all)
+	return all
 }
 
 // pageOf returns the sorted keys that come behind after, as many as the limit allows, and whether there are more. It doesn't end
