@@ -116,7 +116,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // at once, so that it never ends the agent
 	defer signal.Stop(hangup)
-	token, err := a.token()
+	token, err := tokenOf(a.tokenFile)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	if operators != nil {
 		logger.Info("agent serves operators", "address", operators.Addr().String())
-		server := &http.Server{Handler: beside(series, seen), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+		server := &http.Server{Handler: asAgent(beside(series, seen)), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -217,6 +217,14 @@ func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
 	return mux
 }
 
+// asAgent returns a handler whose responses say, as those of package agent do, that an agent answers.
+func asAgent(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Redlock-Agent", "1")
+		h.ServeHTTP(w, r)
+	})
+}
+
 // forClients returns the part of the console for everybody who may lock: the state of the masters, and who has a key that the
 // request names.
 func forClients(all http.Handler) http.Handler {
@@ -227,22 +235,23 @@ func forClients(all http.Handler) http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(console.Problem{Title: "For operators", Status: http.StatusForbidden, // the client may have left
+		_ = json.NewEncoder(w).Encode(console.Problem{Title: forOperators, Status: http.StatusForbidden, // the client may have left
 			Detail: "to list keys and to release locks of others is for operators: start the agent with --operators unix:/path, and ask at that socket"})
 	})
 }
 
-func (a *agentCommand) token() (string, error) {
-	if a.tokenFile == "" {
+// tokenOf returns the token in the file of --token-file, or without one that of the environment.
+func tokenOf(file string) (string, error) {
+	if file == "" {
 		return strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")), nil // the variable may have been set from a file, with its newline
 	}
-	text, err := os.ReadFile(a.tokenFile)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("--token-file: %w", err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" {
-		return "", fmt.Errorf("--token-file %s: is empty", a.tokenFile)
+		return "", fmt.Errorf("--token-file %s: is empty", file)
 	}
 	return token, nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -60,7 +61,10 @@ func (c *runCommand) acquire(ctx context.Context) (*holding, error) {
 
 func (c *runCommand) door() (door, error) {
 	if c.agent != "" {
-		agent, err := newAgentClient(c.agent)
+		agent, err := newAgentClient(c.agent, "")
+		if err == nil && agent.network != "unix" { // on this machine, so both have the same clocks
+			err = fmt.Errorf("--agent %s: want unix:/path of an agent's socket", c.agent)
+		}
 		return &agentDoor{agent, c}, err
 	}
 	locker, err := c.masters.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))

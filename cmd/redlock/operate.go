@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -20,16 +21,19 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
 
-// operatorsCmds are the commands that caddy redlock has as well. Here they ask the masters.
+// operatorsCmds are the commands that caddy redlock has as well. Here they ask the masters, or an agent.
 func operatorsCmds() []*cobra.Command {
 	program := &cli.Program{
 		Name:   "redlock",
-		Whom:   "this machine",
-		Usage:  "[flags]",
-		Help:   connect.Help,
-		Source: func() cli.Source { return new(ownMasters) },
+		Whom:   "this machine, or to an agent",
+		Usage:  "[--agent <address>] [flags]",
+		Help:   connect.Help + "\n" + agentHelp,
+		Source: func() cli.Source { return new(asked) },
 		Exit:   func(_ *cobra.Command, code int, err error) error { return &coded{code, err} },
 	}
+	lister := *program
+	lister.Whom, lister.Usage, lister.Help = "an agent", "--agent <address> [--json]", agentHelp
+	lister.Source = func() cli.Source { return &asked{agents: true} }
 	var own connect.Settings
 	examine := program.Doctor("[flags]", connect.Help, own.AddFlags, func(_ context.Context, flags *pflag.FlagSet) (doctor.Settings, error) {
 		if err := connect.Environment(flags); err != nil {
@@ -38,23 +42,58 @@ func operatorsCmds() []*cobra.Command {
 		masters, options, err := own.Resolve()
 		return doctor.Settings{Options: options, Masters: masters, LeastTTL: options.TTL()}, err
 	})
-	return append(program.Commands(), examine)
+	return append(program.Commands(), lister.Locks(), examine, readyCmd())
 }
 
-// ownMasters are the masters of the flags, asked by a console in this process.
-type ownMasters struct{ connect.Settings }
+const agentHelp = `
+With --agent or REDLOCK_AGENT an agent is asked, at the socket of its --operators. At the
+socket of its clients, and at host:port, it answers masters and inspect KEY alone.`
 
-func (m *ownMasters) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
+// asked are the masters of the flags, asked by a console in this process; or an agent.
+type asked struct {
+	own    connect.Settings
+	agents bool // whether it must be an agent
+
+	agent, tokenFile string
+}
+
+func (a *asked) AddFlags(flags *pflag.FlagSet) {
+	if !a.agents {
+		a.own.AddFlags(flags)
+	}
+	flags.StringVar(&a.agent, "agent", "", "Agent to ask, such as "+operatorsAddress+"; or REDLOCK_AGENT")
+	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token of an agent at host:port; or REDLOCK_AGENT_TOKEN")
+}
+
+func (a *asked) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
+	if flags.Changed("agent") && (flags.Changed("masters") || flags.Changed("masters-file")) {
+		return nil, errors.New("--agent and --masters: want one of them")
+	}
+	if err := connect.Variables(flags, "agent", "token-file"); err != nil {
+		return nil, err
+	}
+	switch {
+	case a.agent != "":
+		return newAgentClient(a.agent, a.tokenFile)
+	case a.agents:
+		return nil, errNoHolder
+	}
 	if err := connect.Environment(flags); err != nil {
 		return nil, err
 	}
-	locker, err := m.Settings.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
+	if len(a.own.Masters) == 0 && a.own.MastersFile == "" {
+		return nil, errors.New("nobody to ask: want --agent " + operatorsAddress + ", the socket of an agent's operators, or --masters")
+	}
+	locker, err := a.own.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, err
 	}
 	return &ownConsole{locker, console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} },
 		console.WithHosts("*"), console.WithLogger(slog.New(slog.DiscardHandler)))}, nil
 }
+
+// errNoHolder is the error of asking this process itself what it holds.
+var errNoHolder = errors.New("this command has no keys itself: ask an agent, such as --agent " + operatorsAddress + ", or type caddy redlock for a Caddy")
 
 type ownConsole struct {
 	locker  *redlock.Locker
@@ -65,6 +104,9 @@ type ownConsole struct {
 const connectPatience = 2 * time.Second
 
 func (o *ownConsole) Ask(ctx context.Context, method, path string, query url.Values, into any) error {
+	if path == "locks" && !query.Has("key") {
+		return errNoHolder
+	}
 	o.awaitMasters(ctx)
 	r, err := http.NewRequestWithContext(ctx, method, "/"+path+"?"+query.Encode(), nil)
 	if err != nil {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,85 +14,13 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
-	"github.com/caddy-redlock/caddy-redlock/internal/programs/cli"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
-
-// agentPatience is how long an agent may take to answer, beyond a wait for a lock.
-const agentPatience = 10 * time.Second
-
-// errHangs is the error for an agent that doesn't answer.
-var errHangs = fmt.Errorf("it has not answered for %v: if it hangs, start it again", agentPatience)
-
-// agentClient asks an agent on a Unix socket: on the same machine, so both have the same clocks.
-type agentClient struct {
-	address, path string
-}
-
-func newAgentClient(address string) (*agentClient, error) {
-	path, ok := strings.CutPrefix(address, "unix:")
-	if !ok || path == "" {
-		return nil, fmt.Errorf("--agent %s: want unix:/path of an agent's socket", address)
-	}
-	return &agentClient{address, path}, nil
-}
-
-// dial connects to the agent. The end of ctx closes the connection, unless kept is called before, which then reports true.
-func (a *agentClient) dial(ctx context.Context) (conn net.Conn, kept func() bool, err error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
-	defer cancel()
-	if conn, err = new(net.Dialer).DialContext(bounded, "unix", a.path); err != nil {
-		return nil, nil, cmp.Or(context.Cause(bounded), err)
-	}
-	return conn, context.AfterFunc(ctx, func() { _ = conn.Close() }), nil
-}
-
-// send sends a request, with the beginning of a body in chunks if there is one.
-func (a *agentClient) send(conn net.Conn, line string, header http.Header, body string) error {
-	if token := strings.TrimSpace(os.Getenv("REDLOCK_AGENT_TOKEN")); token != "" {
-		header.Set("Authorization", "Bearer "+token)
-	}
-	header.Set("Redlock-Agent", "1")
-	request := bytes.NewBufferString(line + " HTTP/1.1\r\nHost: redlock\r\n")
-	_ = header.Write(request) // a buffer takes all
-	request.WriteString("\r\n" + chunk(body))
-	_, err := conn.Write(request.Bytes())
-	return err
-}
-
-func chunk(text string) string {
-	if text == "" {
-		return ""
-	}
-	return fmt.Sprintf("%x\r\n%s\r\n", len(text), text)
-}
-
-func (a *agentClient) get(ctx context.Context, path string) (response *http.Response, body []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
-	defer cancel()
-	conn, _, err := a.dial(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	if err = a.send(conn, "GET "+path, http.Header{"Connection": {"close"}}, ""); err == nil {
-		response, err = http.ReadResponse(bufio.NewReader(conn), nil)
-	}
-	if err == nil {
-		body, err = io.ReadAll(response.Body)
-	}
-	if err != nil {
-		return nil, nil, cmp.Or(context.Cause(ctx), err)
-	}
-	return response, body, nil
-}
 
 // watch checks that the agent still answers other calls while it makes one wait, until ctx ends.
 func (a *agentClient) watch(ctx context.Context, hangs context.CancelCauseFunc) {
@@ -103,26 +30,16 @@ func (a *agentClient) watch(ctx context.Context, hangs context.CancelCauseFunc) 
 			return
 		case <-time.After(pause):
 		}
-		if _, _, err := a.get(ctx, "/healthz"); errors.Is(err, errHangs) { // after any other error, the call fails by itself
+		if _, _, err := a.call(ctx, http.MethodGet, "/healthz"); errors.Is(err, errHangs) { // after any other error, the call fails by itself
 			hangs(err)
 		}
 	}
 }
 
-// ask reads an answer of the agent's console into seen, and reports whether it could.
-func (a *agentClient) ask(ctx context.Context, path string, seen any) bool {
-	response, text, err := a.get(ctx, "/console"+path)
-	if err != nil {
-		return false
-	}
-	known, err := cli.Decode(response.StatusCode, response.Header, text, seen)
-	return known && err == nil
-}
-
 // inspect returns who holds a key. Without the slot, the agent would look at all slots that there may be.
 func (a *agentClient) inspect(ctx context.Context, key string) (holder string, fence uint64) {
 	var seen console.Inspection
-	if a.ask(ctx, "/locks?"+url.Values{"key": {key}, "slot": {"0"}}.Encode(), &seen) && len(seen.Lockers) > 0 {
+	if err := a.Ask(ctx, http.MethodGet, "locks", url.Values{"key": {key}, "slot": {"0"}}, &seen); err == nil && len(seen.Lockers) > 0 {
 		return seen.Lockers[0].Holder, seen.Lockers[0].Fence
 	}
 	return "", 0
@@ -131,7 +48,7 @@ func (a *agentClient) inspect(ctx context.Context, key string) (holder string, f
 // status returns the state of the agent's masters, or an empty Status if that isn't known.
 func (a *agentClient) status(ctx context.Context) redlock.Status {
 	var seen console.Status
-	if !a.ask(ctx, "/masters", &seen) || len(seen.Lockers) == 0 {
+	if err := a.Ask(ctx, http.MethodGet, "masters", nil, &seen); err != nil || len(seen.Lockers) == 0 {
 		return redlock.Status{}
 	}
 	shown := seen.Lockers[0]

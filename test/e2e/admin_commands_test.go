@@ -223,6 +223,8 @@ func TestAdminAddresses(t *testing.T) {
 	runCaddy(t, onSocket)
 	elsewhere := runCaddy(t, strings.Replace(caddyfile("", "respond served 404"), "admin {$ADMIN}", "admin {$ADMIN} {\norigins example.com\n}", 1))
 	unlocked := runCaddy(t, caddyfile("", "respond served"))
+	agents := t.TempDir() + "/agent.sock"
+	serveAgent(t, agents)
 	file := writeConfig(t, strings.Replace(onSocket, "{$LISTEN}", freeAddr(t), 1))
 	for _, test := range []struct {
 		args []string
@@ -239,6 +241,7 @@ func TestAdminAddresses(t *testing.T) {
 		{[]string{"--address", elsewhere.url}, 1, "no Caddy with this module, or one with an older version"},
 		{[]string{"--address", elsewhere.admin}, 1, "refuses this address: host not allowed"},
 		{[]string{"--address", redistest.Start(t, 1)[0].Addr()}, 1, "can't be asked"},
+		{[]string{"--address", "unix/" + agents}, 1, "type redlock in place of caddy redlock, and --agent unix:" + agents + " in place of --address"},
 		{[]string{"--address", unlocked.admin}, 2, "has no redlock rule"},
 	} {
 		text, stderr, code := redlockCommand(t, append([]string{"masters"}, test.args...)...)

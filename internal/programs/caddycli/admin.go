@@ -33,6 +33,7 @@ func (f *adminFlags) AddFlags(flags *pflag.FlagSet) {
 // admin is the admin endpoint of a running Caddy.
 type admin struct {
 	address string // as it was given
+	agent   string // what redlock --agent would be given for an agent there
 	origin  string
 	client  http.Client
 }
@@ -70,9 +71,11 @@ func (f *adminFlags) Open(*pflag.FlagSet) (cli.Endpoint, error) {
 	}
 	a := &admin{address: address, origin: "http://" + parsed.JoinHostPort(0)}
 	dialed := parsed.JoinHostPort(0)
+	a.agent = dialed
 	if parsed.IsUnixNetwork() {
 		a.origin = socketOrigin
 		dialed, _, _ = strings.Cut(parsed.Host, "|") // the permissions of the socket
+		a.agent = "unix:" + dialed
 	}
 	a.client.Transport = &http.Transport{
 		DisableKeepAlives: true,
@@ -109,6 +112,9 @@ func (a *admin) Ask(ctx context.Context, method, path string, query url.Values, 
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return a.unreachable(err)
+	}
+	if response.Header.Get("Redlock-Agent") != "" {
+		return fmt.Errorf("an agent answers at %s, and no Caddy: type redlock in place of caddy redlock, and --agent %s in place of --address", a.address, a.agent)
 	}
 	if known, err := cli.Decode(response.StatusCode, response.Header, body, into); known {
 		return err

@@ -1,4 +1,5 @@
-// Package cli has the operator's commands. Two programs have them: caddy redlock, which asks a running Caddy, and redlock, which asks the masters.
+// Package cli has the operator's commands. Two programs have them: caddy redlock, which asks a running Caddy, and redlock, which asks the masters or
+// an agent.
 package cli
 
 import (

@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
+	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
 )
 
@@ -20,8 +22,9 @@ func (p *Program) inspect() *cobra.Command {
 	var flags asking
 	var delivery deliveryFlags
 	var slot slotFlag
+	var hash string
 	cmd := &cobra.Command{
-		Use:   "inspect [--slot <n>] " + deliveryFlagsUsage + " " + p.Usage + " <key>...",
+		Use:   "inspect [--slot <n>] " + deliveryFlagsUsage + " " + p.Usage + " (<key>... | --hash <key_hash>)",
 		Short: "Shows a key as each master sees it: who holds it, who waits, what is remembered",
 		Long: `
 Shows a key as each master sees it: who holds it, until when, and who waits; and whether
@@ -32,19 +35,30 @@ The key is written as in {http.redlock.key} and in caddy redlock locks: without 
 Of a key that several may hold, each slot that is taken is shown; --slot shows one of them
 as each master sees it. The exit code is 3 if nobody holds the key, and too few masters
 remember a response for it.
+
+Logs name a key by its key_hash. --hash finds the key among those that the process which is
+asked holds or waits for: ask the one whose log it is. The exit code is 3 if it has no such key.
 ` + deliveryFlagsHelp + "\n" + p.Help,
 		Example:               "  " + p.Name + " inspect order:42\n  " + p.Name + " inspect --id evt_1 --host shop.example.com order:42",
 		DisableFlagsInUseLine: true,
 		RunE: p.withCode(func(cmd *cobra.Command, args []string) (int, error) {
-			key, err := delivery.key(cmd, args)
+			key, code, err := "", exitError, error(nil)
+			if cmd.Flags().Changed("hash") {
+				key, code, err = flags.keyOf(cmd, hash)
+			} else {
+				key, err = delivery.key(cmd, args)
+			}
 			if err != nil {
-				return exitError, err
+				return code, err
 			}
 			var seen console.Inspection
 			if err := flags.ask(cmd, http.MethodGet, "locks", slot.with(cmd, url.Values{"key": {key}}), &seen); err != nil {
+				if exitOf(err) == exitNotThere {
+					return exitNotThere, fmt.Errorf("%w; its key_hash in logs is %s", told(err), lockname.Hash(key))
+				}
 				return exitOf(err), told(err)
 			}
-			code := exitNotThere
+			code = exitNotThere
 			for _, l := range seen.Lockers {
 				if l.Held || l.Remembered || len(l.Taken) > 0 {
 					code = exitWell
@@ -62,7 +76,38 @@ remember a response for it.
 	flags.add(cmd, p)
 	delivery.add(cmd)
 	slot.add(cmd)
+	cmd.Flags().StringVar(&hash, "hash", "", "The key_hash of a log, in place of the key")
+	cmd.MarkFlagsMutuallyExclusive("hash", "id")
+	named := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if cmd.Flags().Changed("hash") {
+			return cobra.NoArgs(cmd, args)
+		}
+		return named(cmd, args)
+	}
 	return cmd
+}
+
+// keyOf returns the key with this hash, of those that the process holds or waits for, or an exit code.
+func (a *asking) keyOf(cmd *cobra.Command, hash string) (key string, code int, err error) {
+	hash = strings.ToLower(hash)
+	if len(hash) != len(lockname.Hash("")) || strings.Trim(hash, "0123456789abcdef") != "" {
+		return "", exitError, fmt.Errorf("--hash %s: want a key_hash of a log, such as %s", hash, lockname.Hash("order:42"))
+	}
+	var found console.Locks
+	if err := a.ask(cmd, http.MethodGet, "locks", url.Values{"hash": {hash}}, &found); err != nil {
+		return "", exitOf(err), told(err)
+	}
+	if len(found.Locks) == 0 {
+		return "", exitNotThere, errors.New("the process that was asked neither holds a key with this hash nor waits for one: ask the process whose log has the hash; the key may also be free by now: then inspect the keys that it may be, which shows their hashes")
+	}
+	if href, err := url.Parse(found.Locks[0].Href); err == nil { // which has keys that aren't UTF-8, too
+		key = href.Query().Get("key")
+	}
+	if lockname.Hash(key) != hash {
+		return "", exitError, errors.New("the process that was asked can't look for a hash: its version is older")
+	}
+	return key, exitWell, nil
 }
 
 func (p *Program) release() *cobra.Command {
@@ -136,6 +181,7 @@ func notReleased(err error) error {
 // printInspection prints a key as the masters of a locker see it.
 func printInspection(out io.Writer, key string, l console.InspectedLocker, now time.Time) {
 	paragraph(out, "key     ", key)
+	paragraph(out, "hash    ", lockname.Hash(key))
 	if l.Slot > 0 {
 		paragraph(out, "slot    ", strconv.Itoa(l.Slot))
 	}

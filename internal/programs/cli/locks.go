@@ -41,9 +41,8 @@ func (p *Program) Locks() *cobra.Command {
 	var c locksCommand
 	cmd := &cobra.Command{
 		Use:   "locks [--prefix <text>] [--sort waiting|key] [--calls] [--watch] [--limit <n>] " + p.Usage,
-		Short: "Lists the keys that a running Caddy holds or waits for",
-		Long: `
-Lists the keys that a running Caddy holds or waits for. Keys of other processes are not
+		Short: "Lists the keys that " + p.Whom + " holds or waits for",
+		Long: "\nLists the keys that " + p.Whom + ` holds or waits for. Keys of other processes are not
 listed: ask each of them, or inspect a key. Those come first for which most requests
 wait, and of these the oldest; --sort key lists them by name. With --calls, the requests
 that wait for a key are listed below it, 20 at the most.
@@ -92,7 +91,7 @@ func (c *locksCommand) run(cmd *cobra.Command) (int, error) {
 	}
 	locks, err := c.list(ctx, endpoint)
 	if err != nil {
-		return exitError, err
+		return exitError, told(err)
 	}
 	if c.json {
 		return exitWell, printJSON(out, locks)
@@ -124,7 +123,7 @@ func (c *locksCommand) list(ctx context.Context, endpoint Endpoint) (all console
 	}
 }
 
-// watchLocks draws the list again and again, whatever happens to Caddy meanwhile.
+// watchLocks draws the list again and again, whatever happens to the process meanwhile.
 func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io.Writer) {
 	width := widthOf(out)
 	for {
@@ -136,7 +135,7 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 		var text bytes.Buffer // is written at once, so that nothing flickers
 		switch {
 		case c.json && err != nil:
-			_ = json.NewEncoder(&text).Encode(map[string]string{"error": err.Error()})
+			_ = json.NewEncoder(&text).Encode(map[string]string{"error": told(err).Error()})
 		case c.json:
 			_ = json.NewEncoder(&text).Encode(locks)
 		default:
@@ -145,7 +144,7 @@ func (c *locksCommand) watchLocks(ctx context.Context, endpoint Endpoint, out io
 			}
 			fmt.Fprintf(&text, "%s\n\n", now.Format("2006-01-02 15:04:05"))
 			if err != nil {
-				paragraph(&text, "", err.Error())
+				paragraph(&text, "", told(err).Error())
 			} else {
 				c.print(sized{&text, width}, locks, now)
 			}

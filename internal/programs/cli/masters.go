@@ -50,7 +50,7 @@ start or a rollout.
 					break
 				}
 				if late := !time.Now().Add(waitInterval).Before(deadline); late && err != nil {
-					return exitError, err
+					return exitError, told(err)
 				} else if late || !sleep(ctx, waitInterval) {
 					break
 				}
@@ -61,7 +61,7 @@ start or a rollout.
 			}
 			var fleet console.Processes
 			if err := endpoint.Ask(ctx, http.MethodGet, "processes", nil, &fleet); err != nil {
-				fleet.Error = err.Error() // the masters are what was asked for
+				fleet.Error = told(err).Error() // the masters are what was asked for
 			}
 			if flags.json {
 				return code, printJSON(cmd.OutOrStdout(), struct {

@@ -51,7 +51,7 @@ var names = []string{
 }
 
 // Environment sets the flags of AddFlags that are not on the command line from their variables.
-func Environment(flags *pflag.FlagSet) error { return fromVariables(flags, names) }
+func Environment(flags *pflag.FlagSet) error { return Variables(flags, names...) }
 
 // WholeEnvironment is Environment for all flags of a command.
 func WholeEnvironment(flags *pflag.FlagSet) error {
@@ -61,13 +61,14 @@ func WholeEnvironment(flags *pflag.FlagSet) error {
 			all = append(all, f.Name)
 		}
 	})
-	return fromVariables(flags, all)
+	return Variables(flags, all...)
 }
 
 // oneSetting has the flags that are one setting: a flag of them hides the variables of all.
 var oneSetting = [][]string{{"masters", "masters-file", "agent"}, {"try", "wait"}}
 
-func fromVariables(flags *pflag.FlagSet, all []string) error {
+// Variables sets the flags with these names that are not on the command line from their variables.
+func Variables(flags *pflag.FlagSet, which ...string) error {
 	var hidden []string
 	flags.Visit(func(f *pflag.Flag) {
 		hidden = append(hidden, f.Name)
@@ -77,7 +78,7 @@ func fromVariables(flags *pflag.FlagSet, all []string) error {
 			}
 		}
 	})
-	for _, name := range all {
+	for _, name := range which {
 		variable := Variable(name)
 		text := os.Getenv(variable)
 		if text == "" || slices.Contains(hidden, name) {
