@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -20,6 +21,9 @@ import (
 
 // socketFolder is where the clients look for the agent, unless they are told otherwise.
 const socketFolder = "/run/redlock"
+
+// operatorsSocket is for operators alone: no other container has its folder.
+const operatorsSocket = "unix:/run/redlock-operators/redlock.sock"
 
 // agentFiles are those in which an agent is started.
 var agentFiles = []string{"agent.compose.yml", "kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml", "systemd/redlock-agent.service"}
@@ -54,6 +58,14 @@ func TestAgentUnits(t *testing.T) {
 	if socket := find(t, "systemd/redlock-agent.socket", `^ListenStream=(.*)$`); filepath.Dir(socket) != socketFolder {
 		t.Errorf("the socket is %s", socket)
 	}
+	const unit = "systemd/redlock-agent.service"
+	folder, mode := find(t, unit, `^RuntimeDirectory=(.*)$`), find(t, unit, `^RuntimeDirectoryMode=(.*)$`)
+	if at := find(t, unit, `--operators (\S+)`); at != operatorsSocket || path.Dir(at) != "unix:/run/"+folder || mode != "0700" {
+		t.Errorf("operators are served at %s, in the folder %s of mode %s", at, folder, mode)
+	}
+	if !strings.Contains(read(t, "../README.md"), "`sudo redlock locks --agent "+operatorsSocket+"`") {
+		t.Error("README doesn't say how to ask the agent")
+	}
 }
 
 func TestAgentCompose(t *testing.T) {
@@ -72,6 +84,10 @@ func TestAgentCompose(t *testing.T) {
 		t.Errorf("the agent has the masters %s, or another image or user than Caddy", masters)
 	}
 	requireLonger(t, "agent.compose.yml", time.Duration(*agent.StopGracePeriod))
+	requireOperators(t, "agent.compose.yml", *agent.Environment["REDLOCK_OPERATORS"], *agent.Environment["REDLOCK_AGENT"])
+	if folder, options, _ := strings.Cut(agent.Tmpfs[0], ":"); "unix:"+folder != path.Dir(operatorsSocket) || options != "uid="+find(t, "Dockerfile", `^USER (\d+):`)+",mode=0700" {
+		t.Errorf("the folder of the socket for operators: %q", agent.Tmpfs)
+	}
 	for _, name := range []string{"agent", "php"} {
 		i := slices.IndexFunc(project.Services[name].Volumes, func(v types.ServiceVolumeConfig) bool { return v.Target == socketFolder })
 		if i < 0 || project.Services[name].Volumes[i].Source != "socket" {
@@ -111,14 +127,41 @@ func requireAgent(t *testing.T, file string, pods core.PodTemplateSpec, agent co
 		t.Errorf("%s: the policy of the masters doesn't allow %v", file, pods.Labels)
 	}
 	requireLonger(t, file, time.Duration(*pods.Spec.TerminationGracePeriodSeconds)*time.Second)
+	requireOperators(t, file, env(agent, "REDLOCK_OPERATORS"), env(agent, "REDLOCK_AGENT"))
+	if !strings.Contains(read(t, "../README.md"), " -- redlock locks`") {
+		t.Error("README doesn't say how to ask an agent")
+	}
+	for name, probe := range map[string]*core.Probe{"startup": agent.StartupProbe, "readiness": agent.ReadinessProbe, "liveness": agent.LivenessProbe} {
+		want := "/usr/bin/redlock ready --agent unix:" + socketFolder + "/redlock.sock"
+		if name != "readiness" { // the application, and the locks of an agent that lives, don't depend on the masters
+			want = strings.Replace(want, "ready", "ready --alive", 1)
+		}
+		if probe != nil && strings.Join(probe.Exec.Command, " ") != want {
+			t.Errorf("%s: the %s probe is %q", file, name, probe.Exec.Command)
+		}
+	}
+	if sidecar := len(pods.Spec.InitContainers) > 0; agent.LivenessProbe == nil || sidecar != (agent.StartupProbe != nil) || sidecar == (agent.ReadinessProbe != nil) {
+		t.Errorf("%s: an application waits for an agent that answers, and no application for the masters: %+v", file, agent)
+	}
 	for _, container := range append(pods.Spec.InitContainers, pods.Spec.Containers...) {
 		if !slices.ContainsFunc(container.VolumeMounts, func(m core.VolumeMount) bool { return m.Name == "socket" && m.MountPath == socketFolder }) {
 			t.Errorf("%s: %s does not have the socket", file, container.Name)
+		}
+		if of := slices.ContainsFunc(container.VolumeMounts, func(m core.VolumeMount) bool { return "unix:"+m.MountPath == path.Dir(operatorsSocket) }); of != (container.Name == agent.Name) {
+			t.Errorf("%s: %s has the folder of the socket for operators: %t", file, container.Name, of)
 		}
 		for _, mount := range container.VolumeMounts {
 			if !slices.ContainsFunc(pods.Spec.Volumes, func(v core.Volume) bool { return v.Name == mount.Name }) {
 				t.Errorf("%s: there is no volume %s", file, mount.Name)
 			}
 		}
+	}
+}
+
+// requireOperators requires that an agent serves operators, and that the commands in its container ask there.
+func requireOperators(t *testing.T, file, served, asked string) {
+	t.Helper()
+	if served != operatorsSocket || asked != operatorsSocket {
+		t.Errorf("%s: operators are served at %q, and redlock locks asks at %q", file, served, asked)
 	}
 }
