@@ -211,7 +211,7 @@ workflows: ### Check the workflows of GitHub
 vulncheck: ### Look for known vulnerabilities in what is called; that the database can't be reached is an error with VULNDB=required
 	tools/vulncheck.sh $(GOVULNCHECK)
 
-# Without VERSION it is this checkout, whose version Go calls (devel).
+# Without VERSION it is this checkout, which has no version.
 release-module: ### Make bin/release, the module that a release is built from, as xcaddy makes one: with VERSION of this one
 	rm -rf bin/release && mkdir -p bin/release
 	sed 's/^module .*/module caddy/' go.mod >bin/release/go.mod

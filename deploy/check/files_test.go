@@ -167,6 +167,9 @@ func TestDockerfile(t *testing.T) {
 		}
 	}
 	run(t, dir, "sh", "-euc", find(t, "Dockerfile", `^RUN (.*go build.*)$`))
+	if version := run(t, dir, filepath.Join(dir, "bin", "redlock"), "--version"); !regexp.MustCompile(`^\S+ devel-[0-9a-f]{8}\n$`).MatchString(version) {
+		t.Errorf("the image can't be told from that of another commit: %s", version)
+	}
 	requireFlags(t, run(t, dir, filepath.Join(dir, find(t, "Dockerfile", `^COPY --from=build /src/(\S+) /usr/bin/redlock$`)), "agent", "--help"))
 	built := find(t, "Dockerfile", `^COPY --from=build /src/(\S+) /usr/bin/caddy$`)
 	modules := run(t, dir, filepath.Join(dir, built), "list-modules")

@@ -8,14 +8,51 @@ import (
 	"testing"
 )
 
-// TestBuilds builds a program in each way in which this module becomes part of one, and asks it for its version.
+// TestBuilds builds a program in each way in which this module becomes part of one, and asks it for its version. Where Go records none, the version
+// differs as soon as the program does.
 func TestBuilds(t *testing.T) {
 	checkout := newCheckout(t)
-	requireVersion(t, `\(devel\)`, run(t, checkout, "go", "run", "-buildvcs=false", "./cmd/caddy"))
-
 	xcaddy := newXcaddy(t)
 	run(t, xcaddy, "go", "mod", "edit", "-require="+module+"@v0.1.0", "-replace="+module+"="+checkout)
-	requireVersion(t, `\(devel\)`, run(t, xcaddy, "go", "run", "."))
+	dockerfile, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inImage := regexp.MustCompile(`(?m)^RUN (.*go build.*)$`).FindSubmatch(dockerfile)
+	if inImage == nil {
+		t.Fatal("the Dockerfile builds nothing")
+	}
+	unrecorded := map[string]func() string{
+		"go run": func() string { return run(t, checkout, "go", "run", "-buildvcs=false", "./cmd/caddy") },
+		"go build": func() string {
+			run(t, checkout, "go", "build", "-buildvcs=false", "-o", "bin/", "./cmd/redlock")
+			return run(t, checkout, filepath.Join(checkout, "bin", "redlock"))
+		},
+		"the image": func() string {
+			run(t, checkout, "sh", "-euc", string(inImage[1]))
+			return run(t, checkout, filepath.Join(checkout, "bin", "caddy"))
+		},
+		"xcaddy": func() string {
+			run(t, xcaddy, "go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-w -s", "-o", "caddy")
+			return run(t, xcaddy, filepath.Join(xcaddy, "caddy"))
+		},
+	}
+	former := make(map[string]string)
+	for name, version := range unrecorded {
+		former[name] = version()
+		requireVersion(t, `devel-[0-9a-f]{8}`, former[name])
+	}
+	if again := unrecorded["go build"](); again != former["go build"] {
+		t.Errorf("the same program is %s, and then %s", former["go build"], again)
+	}
+	shows(t, checkout, "later")
+	for name, version := range unrecorded {
+		later := version()
+		requireVersion(t, `devel-[0-9a-f]{8}`, later)
+		if later == former[name] {
+			t.Errorf("%s: two programs are %s", name, later)
+		}
+	}
 
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip(err)
@@ -33,11 +70,19 @@ func TestBuilds(t *testing.T) {
 	t.Run("as a dependency", func(t *testing.T) { requireVersion(t, `v0\.1\.0`, builtFromTag(t, checkout)) })
 	commit()
 	requireVersion(t, `v0\.1\.1-0\.\d{14}-[0-9a-f]{12}`, stamped())
-	write(t, filepath.Join(checkout, "changed"), "")
-	requireVersion(t, `v0\.1\.1-0\.\d{14}-[0-9a-f]{12}\+dirty`, stamped())
+	changed := make(map[string]bool)
+	for _, text := range []string{"changed", "changed again"} {
+		shows(t, checkout, text)
+		version := stamped()
+		requireVersion(t, `v0\.1\.1-0\.\d{14}-[0-9a-f]{12}\+dirty\.[0-9a-f]{8}`, version)
+		changed[version] = true
+	}
+	if len(changed) < 2 {
+		t.Errorf("two programs are %v", changed)
+	}
 }
 
-// newCheckout returns a small module with the path of this one, with this package and a command.
+// newCheckout returns a small module with the path of this one, with this package and two commands.
 func newCheckout(t *testing.T) string {
 	dir := t.TempDir()
 	text, err := os.ReadFile("version.go")
@@ -46,9 +91,17 @@ func newCheckout(t *testing.T) string {
 	}
 	write(t, filepath.Join(dir, "internal", "base", "version", "version.go"), string(text))
 	write(t, filepath.Join(dir, "go.mod"), "module "+module+"\n\ngo 1.26.0\n")
-	write(t, filepath.Join(dir, "shown", "shown.go"), "// Package shown prints the version.\npackage shown\n\nimport (\n\t\"fmt\"\n\n\t\""+module+"/internal/base/version\"\n)\n\nfunc init() { fmt.Print(version.String()) }\n")
-	write(t, filepath.Join(dir, "cmd", "caddy", "main.go"), mainOf("shown"))
+	write(t, filepath.Join(dir, ".gitignore"), "bin\n")
+	shows(t, dir, "")
+	for _, name := range []string{"caddy", "redlock"} {
+		write(t, filepath.Join(dir, "cmd", name, "main.go"), mainOf("shown"))
+	}
 	return dir
+}
+
+// shows changes the programs of a checkout: they print the version, and this text, if there is any, where nobody reads it.
+func shows(t *testing.T, checkout, text string) {
+	write(t, filepath.Join(checkout, "shown", "shown.go"), "// Package shown prints the version.\npackage shown\n\nimport (\n\t\"fmt\"\n\t\"io\"\n\n\t\""+module+"/internal/base/version\"\n)\n\nfunc init() {\n\tfmt.Print(version.String())\n\tfmt.Fprint(io.Discard, \""+text+"\")\n}\n")
 }
 
 // newXcaddy returns a module like the one that xcaddy makes, with this one as a dependency.
