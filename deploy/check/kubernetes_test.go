@@ -214,6 +214,8 @@ func TestChart(t *testing.T) {
 		"redis: {replicas: 4}":                         "replicas",
 		"replica: 3":                                   "replica",
 		"masters: [10.0.0.1]":                          "masters",
+		"masters: ['memory://']":                       "masters",
+		"masters: ['redis-sentinel://10.0.0.1:26379']": "masters",
 		"metrics: {podMonitor: true}":                  "from", // it would get nothing
 	} {
 		if _, err := objects(t, example(t, value)); err == nil || !strings.Contains(err.Error(), want) {
@@ -222,6 +224,44 @@ func TestChart(t *testing.T) {
 	}
 	if _, err := objects(t, nil); err == nil { // without an image
 		t.Error("the chart has an image of its own")
+	}
+}
+
+// TestPodFields: the values refuse each field of a pod that the chart writes itself, as the YAML would have it twice.
+func TestPodFields(t *testing.T) {
+	fields := make(map[string]bool)
+	for _, object := range rendered(t, everything) {
+		var spec core.PodSpec
+		switch o := object.(type) {
+		case *apps.Deployment:
+			spec = o.Spec.Template.Spec
+		case *apps.StatefulSet:
+			spec = o.Spec.Template.Spec
+		case *batch.Job:
+			spec = o.Spec.Template.Spec
+		default:
+			continue
+		}
+		text, err := yaml.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written := make(map[string]any)
+		if err := yaml.Unmarshal(text, &written); err != nil {
+			t.Fatal(err)
+		}
+		delete(written, "nodeSelector") // which everything adds
+		for field := range written {
+			fields[field] = true
+		}
+	}
+	if !fields["affinity"] || !fields["restartPolicy"] || !fields["topologySpreadConstraints"] {
+		t.Errorf("the pods have %v", fields)
+	}
+	for field := range fields {
+		if _, err := objects(t, example(t, "pod: {"+field+": {}}")); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("pod.%s: %v", field, err)
+		}
 	}
 }
 
@@ -397,13 +437,14 @@ func TestMetricsInKubernetes(t *testing.T) {
 
 // TestMastersElsewhere: with masters of one's own the chart brings none.
 func TestMastersElsewhere(t *testing.T) {
-	found := rendered(t, "masters: [redis://10.0.0.1:6379, rediss://10.0.0.2:6379]")
+	masters := "redis://10.0.0.1:6379 rediss://10.0.0.2:6379 valkey://10.0.0.3 valkeys://10.0.0.4 redis-cluster://10.0.0.5 rediss-cluster://10.0.0.6 valkey-cluster://10.0.0.7 valkeys-cluster://10.0.0.8"
+	found := rendered(t, "masters: ["+strings.ReplaceAll(masters, " ", ", ")+"]")
 	for name := range found {
 		if strings.HasSuffix(name, "/redlock-redis") {
 			t.Errorf("there is %s", name)
 		}
 	}
-	if got := env(get[*apps.Deployment](t, found, "Deployment/redlock-caddy").Spec.Template.Spec.Containers[0], "REDLOCK_MASTERS"); got != "redis://10.0.0.1:6379 rediss://10.0.0.2:6379" {
+	if got := env(get[*apps.Deployment](t, found, "Deployment/redlock-caddy").Spec.Template.Spec.Containers[0], "REDLOCK_MASTERS"); got != masters {
 		t.Errorf("the masters %s", got)
 	}
 }
