@@ -75,6 +75,7 @@ type want struct {
 func (w want) require(t *testing.T, r doctor.Report) {
 	t.Helper()
 	t.Logf("%+v", r)
+	requireAdvice(t, r)
 	found := of(r, w.check)
 	if len(found) != 1 {
 		t.Fatalf("%d findings of %s: %+v", len(found), w.check, found)
@@ -99,6 +100,19 @@ func (w want) require(t *testing.T, r doctor.Report) {
 	}
 }
 
+// requireAdvice fails the test if a finding has its advice in its text, too, or advises what a service refuses, and nothing else.
+func requireAdvice(t *testing.T, r doctor.Report) {
+	t.Helper()
+	for _, f := range r.Findings {
+		if strings.Contains(f.Text, strings.TrimSuffix(f.Advice[1:], ".")) {
+			t.Errorf("the advice comes twice: %+v", f)
+		}
+		if strings.Contains(f.Advice, "CONFIG SET") && !strings.Contains(f.Advice, "service") {
+			t.Errorf("a service refuses that: %+v", f)
+		}
+	}
+}
+
 // finding returns the advice of the finding of this check with these words in its text or advice, or nothing.
 func finding(r doctor.Report, check doctor.Check, words ...string) (advice string) {
 	for _, f := range of(r, check) {
@@ -113,7 +127,9 @@ func finding(r doctor.Report, check doctor.Check, words ...string) (advice strin
 func advised(t *testing.T, s doctor.Settings, check doctor.Check, words ...string) (advice string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a finding of %s with %q", check, words), func() bool {
-		advice = finding(doctor.Examine(t.Context(), s), check, words...)
+		r := doctor.Examine(t.Context(), s)
+		requireAdvice(t, r)
+		advice = finding(r, check, words...)
 		return advice != ""
 	})
 	return advice

@@ -84,7 +84,7 @@ func (x *examination) uptimeAgainstGuard() []Finding {
 // RenewCertificate is the advice about a certificate that ends within CertificateSoon.
 const (
 	CertificateSoon  = 14 * 24 * time.Hour
-	RenewCertificate = "With the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE; if an authority's ends, first have all processes trust the new one, too (docs/operations.md, Rotation)."
+	RenewCertificate = "With the new files, CONFIG SET tls-cert-file FILE tls-key-file FILE (a service does this itself); if an authority's ends, first have all processes trust the new one, too (docs/operations.md, Rotation)."
 )
 
 func (x *examination) certificate() []Finding {
@@ -97,7 +97,7 @@ func (x *examination) certificate() []Finding {
 }
 
 // NoEviction is the advice about a maxmemory-policy that deletes locks.
-const NoEviction = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; a cache needs a server of its own."
+const NoEviction = "Set maxmemory-policy noeviction, with CONFIG SET and in redis.conf, or in the settings of a service; a cache needs a server of its own."
 
 func (x *examination) eviction() []Finding {
 	policy, limit := x.Memory.Policy, float64(x.Memory.Max)
@@ -126,7 +126,7 @@ func (x *examination) disk() []Finding {
 			Advice: "One restart at a time loses no response that is on all masters. To keep responses when most masters restart, set appendonly yes on all."}}
 	case x.Guard > 0 && !x.Remember && x.Config["save"] != "" && x.Config["stop-writes-on-bgsave-error"] == "yes":
 		return []Finding{{Level: Note, Check: Persistence, Text: "it saves snapshots, which locks don't need, and takes no locks while it can't save",
-			Advice: `CONFIG SET save "", if the server is for locks alone; restart_guard covers restarts.`}}
+			Advice: `Set save "", if the server is for locks alone; restart_guard covers restarts.`}}
 	case x.Guard > 0 || len(x.Info) == 0:
 		return nil
 	case aof == "0":

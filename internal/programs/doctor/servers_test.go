@@ -45,7 +45,7 @@ func TestServers(t *testing.T) {
 		"forgets":        {nil, 0, want{doctor.Error, doctor.Persistence, []string{"appendonly no", "restart_guard off"}, true}},
 		"forgets a bit":  {append(safe, "--appendfsync", "everysec"), 0, want{doctor.Error, doctor.Persistence, []string{"appendfsync everysec"}, true}},
 		"when it writes": {append(safe, "--no-appendfsync-on-rewrite", "yes"), 0, want{doctor.Error, doctor.Persistence, []string{"no-appendfsync-on-rewrite yes"}, true}},
-		"saves":          {[]string{"--save", "3600 1"}, time.Second, want{doctor.Note, doctor.Persistence, []string{"snapshots", `CONFIG SET save ""`}, true}},
+		"saves":          {[]string{"--save", "3600 1"}, time.Second, want{doctor.Note, doctor.Persistence, []string{"snapshots", `Set save ""`}, true}},
 		"cluster":        {append(safe, "--cluster-enabled", "yes"), 0, want{doctor.Error, doctor.Mode, []string{"a node of a Redis Cluster", "independent"}, false}},
 		"password":       {append(safe, "--requirepass", secret), 0, want{doctor.Error, doctor.Reachability, []string{"needs a password"}, false}},
 	} {

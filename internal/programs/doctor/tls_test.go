@@ -143,7 +143,7 @@ func TestTLS(t *testing.T) {
 		"clock of this machine":      {func(v *visit) { v.config.Time = func() time.Time { return time.Now().AddDate(1, 0, 0) } }, "has expired", "correct the clock of this machine", func(v *visit) { v.config.Time = nil }},
 		"another use":                {func(v *visit) { v.authority.Uses = v.authority.Uses[1:]; again(v); v.authority.Uses = nil }, "is not valid", "ssue another certificate for the server", again},
 		"no certificate":             {noCertificate, "certificate", "how a certificate that the server's authority has signed", func(v *visit) { v.config = secure(v.t, v.authority) }},
-		"none is wanted":             {noCertificate, "certificate", "CONFIG SET tls-auth-clients no", nil},
+		"none is wanted":             {noCertificate, "certificate", "set tls-auth-clients no", nil},
 		"other authority":            {func(v *visit) { v.config.Certificates = secure(v.t, redistest.NewAuthority(v.t)).Certificates }, "certificate", "how a certificate that the server's authority has signed", func(v *visit) { v.config = secure(v.t, v.authority) }},
 		"versions":                   {func(v *visit) { v.config.MinVersion, v.config.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 }, "TLS fails", "ompare the versions", func(v *visit) { v.config.MinVersion, v.config.MaxVersion = 0, 0 }},
 		"versions of the server":     {func(v *visit) { v.config.MaxVersion = tls.VersionTLS12; v.set("tls-protocols", "TLSv1.3") }, "TLS fails", "tls-protocols", func(v *visit) { v.set("tls-protocols", everyVersion) }},

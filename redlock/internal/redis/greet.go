@@ -220,16 +220,16 @@ var remedies = []remedy{
 	{begins: "OOM ", why: "its memory is full", advice: "raise maxmemory or delete what fills it, with maxmemory-policy noeviction"},
 	{begins: "READONLY ", why: "it is a replica", advice: "name its master or an independent server instead", mark: protocol.ErrReplica},
 	{begins: "MASTERDOWN ", why: "it is a replica that has lost its master", advice: "name the master or an independent server instead", mark: protocol.ErrReplica},
-	{begins: "MISCONF Errors writing to the AOF", why: "it can't write its append-only file", advice: "free space on its disk or, if nothing need be saved, CONFIG SET appendonly no"},
-	{begins: "MISCONF ", why: "it can't save to disk", advice: "see its log or, if nothing need be saved, CONFIG SET stop-writes-on-bgsave-error no"},
-	{begins: "NOREPLICAS ", why: "it has fewer replicas than min-replicas-to-write", advice: "bring them back, or CONFIG SET min-replicas-to-write 0, as locks need no replicas"},
+	{begins: "MISCONF Errors writing to the AOF", why: "it can't write its append-only file", advice: "free space on its disk or, if nothing need be saved, set appendonly no"},
+	{begins: "MISCONF ", why: "it can't save to disk", advice: "see its log or, if nothing need be saved, set stop-writes-on-bgsave-error no"},
+	{begins: "NOREPLICAS ", why: "it has fewer replicas than min-replicas-to-write", advice: "bring them back, or set min-replicas-to-write 0, as locks need no replicas"},
 	{begins: "LOADING ", why: "it is loading its data from disk", advice: "wait, as it takes locks again after that", mark: protocol.ErrLoading},
 	{begins: "BUSY ", why: "a script has been running on it for too long", advice: "end the script with SCRIPT KILL"},
 	{begins: "CLUSTERDOWN ", why: "its Redis Cluster lacks nodes or slots", advice: "see CLUSTER INFO and CLUSTER NODES; better name independent servers"},
 	{begins: "MOVED ", why: "it is a node of a Redis Cluster, which has only some of the keys", advice: "name independent servers, or the whole cluster as redis-cluster://host:port"},
 	{begins: "ERR max number of clients reached", why: "it has reached its limit of connections", advice: "raise its maxclients, or close other connections to it (CLIENT LIST)"},
 	{begins: "ERR DB index is out of range", why: "it has no database of this number", advice: "leave the database out of its URL, or raise its databases"},
-	{begins: "DENIED ", why: "it is in protected mode", advice: "set a password on its default user (requirepass) or, if only your own machines reach it, CONFIG SET protected-mode no"},
+	{begins: "DENIED ", why: "it is in protected mode", advice: "set a password on its default user (requirepass) or, if only your own machines reach it, set protected-mode no"},
 	{begins: "ERR unknown command", why: "it lacks a command", advice: asItIs},
 	{begins: "ERR Unknown Redis command called from", why: "it lacks a command", advice: asItIs}, // the command of a script
 }
@@ -263,12 +263,13 @@ func remedyOfTLS(err error) (why, advice string) {
 		return "its certificate is not valid: " + strings.TrimPrefix(invalid.Error(), "x509: "), "issue another certificate for the server"
 	}
 	_, alert, found := strings.Cut(err.Error(), "remote error: tls: ")
+	alert, _, _ = strings.Cut(alert, " (") // the advice, if peerTrouble has added it
 	switch {
 	case !found:
 		return "", ""
 	case strings.Contains(alert, "certificate"), strings.Contains(alert, "decrypting"): // the signature of a certificate is wrong
 		return "it refuses our certificate, or needs one: " + alert,
-			"show a certificate that the server's authority has signed (client_auth in Caddy, --tls-cert and --tls-key, Certificates in Go), or CONFIG SET tls-auth-clients no"
+			"show a certificate that the server's authority has signed (client_auth in Caddy, --tls-cert and --tls-key, Certificates in Go), or set tls-auth-clients no"
 	}
 	return "TLS fails: " + alert, "compare the versions and ciphers of TLS on both sides (tls-protocols in redis.conf)"
 }

@@ -3,6 +3,8 @@ package redis
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -212,14 +214,14 @@ func TestRefusals(t *testing.T) {
 	}{
 		"memory is full":               {make: []string{"CONFIG|SET|maxmemory|1"}, begins: "OOM ", does: "raise maxmemory"},
 		"memory is filled":             {make: []string{"SETRANGE|large|20000000|x", "CONFIG|SET|maxmemory|15mb"}, begins: "OOM ", does: "delete what fills it", follow: do("DEL|large")},
-		"too few replicas":             {make: []string{"CONFIG|SET|min-replicas-to-write|1"}, begins: "NOREPLICAS ", does: "CONFIG SET min-replicas-to-write 0"},
+		"too few replicas":             {make: []string{"CONFIG|SET|min-replicas-to-write|1"}, begins: "NOREPLICAS ", does: "set min-replicas-to-write 0"},
 		"a replica is lost":            {settings: []string{"--repl-diskless-sync-delay", "0"}, make: []string{"CONFIG|SET|min-replicas-to-write|1"}, begins: "NOREPLICAS ", does: "bring them back", follow: joins},
 		"replica":                      {provoke: isReplica, begins: "READONLY ", does: "name its master", follow: toMaster},
 		"replica, one of others":       {provoke: isReplica, begins: "READONLY ", does: "an independent server", follow: another()},
 		"replica without link":         {make: []string{"REPLICAOF|127.0.0.1|1", "CONFIG|SET|replica-serve-stale-data|no"}, begins: "MASTERDOWN ", does: "an independent server", follow: another()},
-		"can't save":                   {provoke: cantSave, begins: "MISCONF ", does: "CONFIG SET stop-writes-on-bgsave-error no"},
+		"can't save":                   {provoke: cantSave, begins: "MISCONF ", does: "set stop-writes-on-bgsave-error no"},
 		"can't save, as its log says":  {provoke: cantSave, begins: "MISCONF ", does: "see its log", follow: ends},
-		"full disk":                    {settings: aof, provoke: cantAppend, begins: "MISCONF Errors writing to the AOF", does: "CONFIG SET appendonly no"},
+		"full disk":                    {settings: aof, provoke: cantAppend, begins: "MISCONF Errors writing to the AOF", does: "set appendonly no"},
 		"full disk, freed":             {settings: aof, provoke: cantAppend, begins: "MISCONF Errors writing to the AOF", does: "free space on its disk", follow: ends},
 		"busy":                         {provoke: busy, begins: "BUSY ", does: "SCRIPT KILL"},
 		"loading":                      {needs: often, settings: []string{"--key-load-delay", "1000", "--" + often, "1024"}, provoke: loads, begins: "LOADING ", does: "wait", follow: ends},
@@ -237,7 +239,7 @@ func TestRefusals(t *testing.T) {
 		"too many clients":             {make: []string{"CONFIG|SET|maxclients|1"}, begins: "ERR max number of clients reached", does: "raise its maxclients", follow: do("CONFIG|SET|maxclients|100")},
 		"too many clients, closed":     {provoke: crowded, begins: "ERR max number of clients reached", does: "close other connections", follow: ends},
 		"protected mode":               {from: "127.0.0.2", begins: "DENIED ", does: "set a password on its default user", follow: func(t *testing.T, p *patient) { runs(t, p.Server, password); right(t, p) }},
-		"protected mode, turned off":   {from: "127.0.0.2", begins: "DENIED ", does: "CONFIG SET protected-mode no"},
+		"protected mode, turned off":   {from: "127.0.0.2", begins: "DENIED ", does: "set protected-mode no"},
 		"renamed command":              {settings: []string{"--rename-command", "EVALSHA", ""}, begins: "ERR unknown command", does: "without renamed commands", follow: another()},
 		"renamed command, in a script": {settings: []string{"--rename-command", "RPUSH", ""}, begins: "ERR Unknown Redis command called from", does: "without renamed commands", follow: another()},
 	}
@@ -248,6 +250,9 @@ func TestRefusals(t *testing.T) {
 		}
 		if !tried {
 			t.Errorf("nothing tries what is advised about %q: %s", r.begins, r.advice)
+		}
+		if strings.Contains(r.advice, "CONFIG SET") {
+			t.Errorf("a service refuses what is advised about %q: %s", r.begins, r.advice)
 		}
 	}
 	for name, c := range cases {
@@ -314,6 +319,30 @@ func advised(t *testing.T, m *Master, r *remedy) bool {
 		said = append(said, *x.Refused)
 	}
 	return slices.ContainsFunc(said, func(s inside.Refusal) bool { return s.Why == r.why && s.Advice == r.advice })
+}
+
+// TestAdviceOnce: what is said of an error of TLS has the reason without the advice, whether peerTrouble has added the advice to the error or not.
+func TestAdviceOnce(t *testing.T) {
+	alert := func(text string) error { return &net.OpError{Op: "remote error", Err: errors.New("tls: " + text)} }
+	for _, err := range []error{
+		tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"},
+		x509.UnknownAuthorityError{},
+		x509.HostnameError{Certificate: &x509.Certificate{DNSNames: []string{"redis.example.com"}}, Host: "localhost"},
+		x509.CertificateInvalidError{Reason: x509.Expired},
+		x509.CertificateInvalidError{Reason: x509.IncompatibleUsage},
+		alert("certificate required"),
+		alert("bad certificate"),
+		alert("error decrypting message"),
+		alert("protocol version not supported"),
+	} {
+		for _, err := range []error{err, peerTrouble(err, nil, true)} {
+			x := &inside.Examination{Err: err}
+			explain(x)
+			if x.WhyTLS == "" || x.AdviceTLS == "" || strings.Contains(x.WhyTLS, x.AdviceTLS) || strings.Contains(x.AdviceTLS, "CONFIG SET") {
+				t.Errorf("%v: %q, and the advice %q", err, x.WhyTLS, x.AdviceTLS)
+			}
+		}
+	}
 }
 
 // TestOneKeyIsRefused: a server that refuses one key is of use for others.
