@@ -71,6 +71,7 @@ On HUP, it reads --password-file and the files of --tls-… again, for new conne
 	connect.ListVar(flags, &a.listen, "listen", "addresses", "Where to listen: unix:/path, or host:port, which needs a token; systemd's sockets take its place (default: unix:/run/redlock/redlock.sock, and without root unix:$XDG_RUNTIME_DIR/redlock/redlock.sock)")
 	flags.BoolVar(&a.socket.replace, "replace", false, "Take the Unix sockets of an agent that listens there; it ends when its last holder has")
 	flags.StringVar(&a.operators, "operators", "", "Socket unix:/path for operators, with the whole console; its mode is 0600 (default: none)")
+	flags.StringVar(&a.metrics, "metrics-listen", "", "Address for Prometheus, without a token: host:port, or unix:/path; it serves /metrics, /healthz and /readyz (default: none)")
 	flags.StringVar(&a.socket.mode, "socket-mode", "0660", "Mode of the Unix sockets")
 	flags.StringVar(&a.socket.group, "socket-group", "", "Group of the Unix sockets (default: that of the process)")
 	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token that clients must send; or REDLOCK_AGENT_TOKEN")
@@ -105,6 +106,7 @@ type agentCommand struct {
 	masters    connect.Settings
 	listen     []string
 	operators  string
+	metrics    string
 	socket     socketRights
 	tokenFile  string
 	hosts      []string
@@ -134,18 +136,34 @@ func (a *agentCommand) run(ctx context.Context) error {
 	series.Watch(locker)
 	ctx, stop := untilSignaled(ctx)
 	defer stop()
+	scraped, err := a.metricsListener()
+	if err != nil {
+		return errors.Join(err, locker.Close())
+	}
 	listeners, operators, err := a.listeners(token != "")
 	if err != nil {
+		if scraped != nil {
+			closeAll([]net.Listener{scraped})
+		}
 		return errors.Join(err, locker.Close())
 	}
 	seen := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithHosts("*"), console.WithLogger(logger)) // the agent checks the Host
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
 		agent.WithObservers(series.Rule), agent.WithOther(beside(series, forClients(seen))))
+	stopMetrics := func() {}
+	if a.metrics != "" {
+		mux := http.NewServeMux()
+		mux.Handle("/", served.Health())
+		mux.Handle("/metrics", scrapes(series))
+		stopMetrics = a.serveMetrics(scraped, mux, logger)
+		defer stopMetrics()
+	}
 	for _, l := range listeners {
 		logger.Info("agent serves", "network", l.Addr().Network(), "address", l.Addr().String())
 		if u, ok := l.(*unixSocket); ok {
 			defer u.watch(func() {
 				logger.Info("another agent has taken the socket: this one serves those who hold locks to their end", "address", u.path)
+				stopMetrics()
 				served.Retire()
 			})()
 		}
@@ -207,12 +225,17 @@ func untilSignaled(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// beside returns a handler for the metrics, and for the console or a part of it (seen).
-func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
+// scrapes returns a handler for the metrics.
+func scrapes(series *metrics.Metrics) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(series, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+// beside returns a handler for the metrics, and for the console or a part of it (seen).
+func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", scrapes(series))
 	mux.Handle("/console/", http.StripPrefix("/console", seen))
 	return mux
 }
