@@ -51,12 +51,12 @@ type Rule struct {
 	//
 	// A request with an ID still holds the lock on the ID.
 	OnMissingKey string `json:"on_missing_key,omitempty"`
-	// The request header with the fencing token. Default: `Fencing-Token`.
+	// The request header in which the upstream gets the fencing token. Default: `Fencing-Token`.
 	//
 	// The rule removes the header if a client sends it. The header can't be one that has a meaning of its own in HTTP, or from which the key, the ID,
 	// the scope or the signature is read.
 	FenceHeader string `json:"fence_header,omitempty"`
-	// The request header with the values that were locked, such as `Redlock-Key` (docs/recipes.md#what-was-locked). Default: none.
+	// The request header in which the upstream gets the locked values, such as `Redlock-Key` (docs/recipes.md#what-was-locked). Default: none.
 	//
 	// The header has JSON in ASCII, at most 4 KiB, such as `{"path.1":["42"]}`. Its name has the same limits as `fence_header`.
 	KeyHeader string `json:"key_header,omitempty"`
@@ -93,7 +93,7 @@ type Rule struct {
 	// With `run` the upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without an end. It is an error
 	// together with `remember`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
-	// How long the key stays locked after a handler has broken off, because the upstream may still work (docs/hosts.md#what-works-on). Default: 0.
+	// How long the key stays locked after a handler has broken off, because the upstream may still be at work (docs/hosts.md#what-works-on). Default: 0.
 	//
 	// A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
 	// `max_hold` in all.
@@ -101,7 +101,7 @@ type Rule struct {
 
 	// Bodies of requests, and responses on their way.
 
-	// How many bytes of a body are read for a key, a signature, a fingerprint or `buffer_body`, and how many of a response
+	// How many bytes a body may have if it is read for a key, a signature, a fingerprint or `buffer_body`, and how many bytes of a response
 	// `buffer_response` may hold. Default: 1 MiB, or the preset's.
 	//
 	// A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
@@ -124,20 +124,20 @@ type Rule struct {
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
-	// How long a client may keep its response waiting before the client is cut off. Default: 10s.
+	// How long a response may wait for a slow client. Then the client is cut off. Default: 10s.
 	//
 	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
-	// Serves requests for WebSocket. Without it they get 403. Requests for other protocols always get 403. Default: off.
+	// Serves WebSocket requests, which otherwise get 403. Requests for other protocols always get 403. Default: off.
 	//
 	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
 
 	// Deliveries: who has sent them, and by which ID a repeat is known.
 
-	// The signature that is checked before the lock is taken: `stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`, and one or
-	// more secrets of one sender. Each sender has its own `verify` (docs/security.md#several-senders). Default: none.
+	// Checks a signature before the lock is taken. The value is the scheme (`stripe`, `github`, `shopify`, `slack`, `adyen` or `standard-webhooks`), and
+	// then one or more secrets of one sender. Each sender has its own `verify` (docs/security.md#several-senders). Default: none.
 	//
 	// `standard-webhooks` accepts the headers of Svix, too. A signature made with any of the secrets is accepted. Give the secrets as
 	// `{env.STRIPE_SECRET}` or `{file./run/secrets/stripe}`. A request without a signature is refused with 401. If the sender has a name, as in
@@ -147,7 +147,7 @@ type Rule struct {
 	//
 	// GitHub, Shopify and Adyen don't sign a time.
 	ReplayWindow time.Duration `json:"replay_window,omitempty"`
-	// The template of the ID that the sender gives a delivery, such as `{header.X-GitHub-Delivery}`, or `off`. Default: the preset's, or none.
+	// The template of the ID that the sender gives a delivery and its repeats, such as `{header.X-GitHub-Delivery}`, or `off`. Default: the preset's, or none.
 	//
 	// While a request waits or runs, a second one with the same key and ID is refused at once. `off` turns off the preset's template.
 	Dedupe string `json:"dedupe,omitempty"`
@@ -183,7 +183,8 @@ type Rule struct {
 	// How many bytes the body of a remembered response may have, at most 960 KiB. If a body is longer, only the status is remembered. Default: 64
 	// KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes this rule's responses may take on each master, for each process (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
+	// How many bytes the responses that one process remembers for this rule may take on each master
+	// (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
 	//
 	// The number is less than 2 GiB. Further responses are not remembered. An eighth is only for responses of 4xx, which get no more than that. No
 	// scope takes more than three times as much as it leaves free for others.
@@ -193,7 +194,7 @@ type Rule struct {
 	//
 	// With a preset for webhooks it is `2xx`. A 206, 304, 412 or 416 to a request with `Range` or a condition (`If-…`) is never final.
 	RememberStatus []string `json:"remember_status,omitempty"`
-	// Refuses a remembered ID with 422 if it comes with a different request. Default: on; off with a preset for webhooks.
+	// Refuses, with 422, a different request that has a remembered ID. Default: on; off with a preset for webhooks.
 	//
 	// The method, path, query, body and, with `idempotency_key`, the keys are compared. If it is off, the method, path and query are a part of
 	// the ID, because a sender may deliver one event to several places.
@@ -205,7 +206,7 @@ type Rule struct {
 	//
 	// `{http.redlock.outcome}` is the outcome that a request would have had.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Shows operators whose request holds a key or waits for it (docs/commands.md#inspect). This is personal data. Default: off.
+	// Shows operators which client holds a key or waits for it (docs/commands.md#inspect). This is personal data. Default: off.
 	//
 	// Operators of any machine see the authenticated user (User) and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
