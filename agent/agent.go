@@ -221,7 +221,7 @@ func (a *Agent) Retire() {
 	a.noteIdle()
 }
 
-var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop")
+var errStopping = refuse(http.StatusServiceUnavailable, "the agent is about to stop").closing() // the next request reaches the agent that takes over
 
 // enter counts a client that is about to ask for a lock. It returns an error if the agent takes no more clients. Otherwise the handler must call
 // leave at its end.
@@ -232,7 +232,7 @@ func (a *Agent) enter() error {
 	case a.stopping.Err() != nil:
 		return errStopping
 	case a.clients >= a.maxClients:
-		return refuse(http.StatusServiceUnavailable, "at most %d clients may hold or wait for locks: a higher --max-clients of the agent lets more", a.maxClients)
+		return refuse(http.StatusServiceUnavailable, "at most %d clients may hold or wait for locks: a higher --max-clients of the agent lets more, if its limit of open files does", a.maxClients).closing() // which leaves room for the next one's connection
 	}
 	a.clients++
 	return nil

@@ -41,6 +41,9 @@ func TestFullAgent(t *testing.T) {
 		t.Errorf("%d %s, want 503 that names the limit", refused.response.StatusCode, text)
 	}
 	refused.close()
+	if !refused.response.Close {
+		t.Error("the connection stays, and takes the room of the next client")
+	}
 	h.end()
 	for {
 		again := post(t, client, "/v1/lock", `{"key":"b"}`)

@@ -24,13 +24,20 @@ type problem struct {
 	Result     *string `json:"result,omitempty"`      // the result of work that was done before; nil for none
 	RetryAfter int64   `json:"retry_after,omitempty"` // the seconds until the work may be done again; 0: not known
 
-	done bool // the work was done before
+	done   bool // the work was done before
+	closes bool // the client's next request needs another connection
 }
 
 func (p *problem) Error() string { return p.Detail }
 
 func refuse(status int, format string, values ...any) *problem {
 	return &problem{Title: http.StatusText(status), Status: status, Detail: fmt.Sprintf(format, values...)}
+}
+
+// closing makes the response end the connection.
+func (p *problem) closing() *problem {
+	p.closes = true
+	return p
 }
 
 // doneProblem is the problem for a client whose work another client has already done. It contains the result of the work or, with once_per, when the
@@ -67,8 +74,8 @@ func (p *problem) write(w http.ResponseWriter) {
 	case p.RetryAfter > 0:
 		h.Set("Retry-After", strconv.FormatInt(p.RetryAfter, 10))
 	}
-	if p == errStopping {
-		h.Set("Connection", "close") // so that the client's next request reaches the agent that takes over from this one
+	if p.closes {
+		h.Set("Connection", "close")
 	}
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p) // the client may have left

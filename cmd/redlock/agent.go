@@ -147,6 +147,11 @@ func (a *agentCommand) run(ctx context.Context) error {
 		}
 		return errors.Join(err, locker.Close())
 	}
+	if files := openFiles(); clientsWithin(files, len(listeners)) < a.maxClients {
+		logger.Warn("too few open files are allowed for --max-clients, so fewer clients are let in: raise LimitNOFILE (systemd), nofile (Docker) or ulimit -n to what is needed, or lower --max-clients",
+			"open_files", files, "needed", filesFor(a.maxClients, len(listeners)), "max_clients", a.maxClients, "clients", clientsWithin(files, len(listeners)))
+		a.maxClients = clientsWithin(files, len(listeners))
+	}
 	seen := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithHosts("*"), console.WithLogger(logger)) // the agent checks the Host
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
 		agent.WithObservers(series.Rule), agent.WithOther(beside(series, forClients(seen))))

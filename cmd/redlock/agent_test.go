@@ -27,6 +27,7 @@ type agentProcess struct {
 	path   string
 	args   []string
 	env    []string
+	limit  string // an argument of ulimit
 	cmd    *exec.Cmd
 	log    io.Writer // nil: nobody reads it
 	exited <-chan struct{}
@@ -50,7 +51,11 @@ func newAgent(t *testing.T, servers []*redistest.Server, args ...string) *agentP
 
 func (a *agentProcess) start() {
 	a.t.Helper()
-	a.cmd = exec.Command(program, append([]string{"agent", "--listen", "unix:" + a.path}, a.args...)...)
+	command := append([]string{program, "agent", "--listen", "unix:" + a.path}, a.args...)
+	if a.limit != "" {
+		command = append([]string{"sh", "-c", "ulimit " + a.limit + ` && exec "$0" "$@"`}, command...)
+	}
+	a.cmd = exec.Command(command[0], command[1:]...)
 	a.cmd.Env = a.env
 	a.cmd.Stderr = a.log
 	var err error

@@ -6,13 +6,16 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/caddy-redlock/caddy-redlock/agent"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
 
@@ -117,6 +120,72 @@ func TestManyClients(t *testing.T) {
 		}
 	}
 	redistest.RequireNoKeys(t, servers)
+}
+
+// TestAgentFewFiles: an agent that may open too few files for its clients says so at its start. Whom it doesn't let in is told so, or is closed out at
+// once, and doesn't hang.
+func TestAgentFewFiles(t *testing.T) {
+	t.Parallel()
+	const files, clients = 200, 50
+	log := new(redistest.Log)
+	a := newAgent(t, redistest.Start(t, 1))
+	a.limit, a.log = "-n 200", log
+	a.start()
+	eventually(t, "a warning with the numbers", func() bool {
+		return regexp.MustCompile(`level=WARN .*LimitNOFILE.* open_files=200 needed=16484 max_clients=8192 clients=50\n`).MatchString(log.String())
+	})
+	var held []net.Conn
+	for i := range clients {
+		held = append(held, a.hold(fmt.Sprintf(`{"key":"held%d"}`, i)))
+	}
+	for i := range clients / 2 { // the agent closes their connections half a second later
+		c := a.begin(fmt.Sprintf(`{"key":"more%d"}`+"\n", i))
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(response.Body)
+		if response.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "at most 50 clients") {
+			t.Fatalf("%s: %s", response.Status, text)
+		}
+	}
+	var idle []net.Conn
+	for range files {
+		idle = append(idle, a.dial())
+	}
+	_, _ = io.Copy(io.Discard, idle[files-1]) // until it is closed
+	for _, c := range append(idle, held[0]) {
+		_ = c.Close()
+	}
+	eventually(t, "another client is let in", func() bool {
+		response, err := a.client().Post("http://redlock/v1/lock", "application/json", strings.NewReader(`{"key":"other","max_hold":"1s"}`))
+		if err != nil {
+			return false
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	if text := log.String(); strings.Contains(text, "too many open files") || strings.Contains(text, "lost") {
+		t.Error(text)
+	}
+}
+
+// TestFilesOfUnit: the limit of open files in the unit for systemd is enough for the default.
+func TestFilesOfUnit(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/systemd/redlock-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files int
+	_, limit, _ := strings.Cut(string(text), "\nLimitNOFILE=")
+	if _, err := fmt.Sscan(limit, &files); err != nil || clientsWithin(files, 2) < agent.DefaultMaxClients {
+		t.Errorf("%d open files are enough for %d clients on two sockets: %v", files, clientsWithin(files, 2), err)
+	}
+	for _, c := range []struct{ files, listeners, clients int }{{1024, 1, 462}, {1024, 2, 231}, {101, 1, 1}, {0, 1, 1}, {math.MaxInt, 1, math.MaxInt/2 - 50}} {
+		if got := clientsWithin(c.files, c.listeners); got != c.clients {
+			t.Errorf("%+v: %d clients", c, got)
+		}
+	}
 }
 
 // flood sends many of these, if there is a connection.
