@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -125,6 +126,10 @@ func requireAgent(t *testing.T, file string, pods core.PodTemplateSpec, agent co
 	}
 	if !labels.SelectorFromSet(allowed).Matches(labels.Set(pods.Labels)) {
 		t.Errorf("%s: the policy of the masters doesn't allow %v", file, pods.Labels)
+	}
+	var most int64 // MiB; 8,192 clients take 40 KiB each, and the agent 20 MiB
+	if _, err := fmt.Sscanf(env(agent, "GOMEMLIMIT"), "%dMiB", &most); err != nil || most < 8192*40/1024+20 || most<<20 > agent.Resources.Limits.Memory().Value()*9/10 {
+		t.Errorf("%s: GOMEMLIMIT %d MiB doesn't fit %v: %v", file, most, agent.Resources.Limits.Memory(), err)
 	}
 	requireLonger(t, file, time.Duration(*pods.Spec.TerminationGracePeriodSeconds)*time.Second)
 	requireOperators(t, file, env(agent, "REDLOCK_OPERATORS"), env(agent, "REDLOCK_AGENT"))
