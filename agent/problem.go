@@ -110,7 +110,7 @@ func (b *buffered) WriteHeader(status int) { b.status = status }
 // isOfLock reports whether an error of package redlock says why a lock can't be had now. Any other error means that the request asks for something
 // that isn't allowed, such as a TTL that is too long.
 func isOfLock(err error) bool {
-	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrBusy, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+	for _, known := range []error{redlock.ErrHeld, redlock.ErrNoQuorum, redlock.ErrUnreadable, redlock.ErrTooManyWaiters, redlock.ErrBusy, redlock.ErrClosed, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, known) {
 			return true
 		}

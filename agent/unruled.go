@@ -18,7 +18,7 @@ var (
 		middleware.OutcomeFailed, middleware.OutcomeStopping}
 	// lockOutcomes are the outcomes of requests for /v1/lock.
 	lockOutcomes = slices.Concat(ownOutcomes, []middleware.Outcome{middleware.OutcomeAcquired, middleware.OutcomeCanceled, middleware.OutcomeHeld, middleware.OutcomeLost,
-		middleware.OutcomeNoQuorum, middleware.OutcomeReplayed, middleware.OutcomeUnreadable})
+		middleware.OutcomeNoQuorum, middleware.OutcomeReplayed, middleware.OutcomeTooManyWaiters, middleware.OutcomeUnreadable})
 )
 
 // unruled returns an unruled for the requests for a path. They are logged and counted as those of a rule with the path as its name, because no label

@@ -66,9 +66,12 @@ type watched struct {
 	seen   map[string]*seen
 }
 
+// maxWaiters is how many may wait for a key.
+const maxWaiters = 3
+
 func watch(t *testing.T, test func(w *watched), opts ...agent.Option) {
 	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
-		w := &watched{t: t, net: net, locker: net.Locker(t), seen: make(map[string]*seen)}
+		w := &watched{t: t, net: net, locker: net.Locker(t, redlock.WithMaxWaiters(maxWaiters)), seen: make(map[string]*seen)}
 		observers := func(rule string) (middleware.Observer, func()) {
 			w.seen[rule] = new(seen)
 			return w.seen[rule], func() {}
@@ -198,6 +201,13 @@ func TestOutcomes(t *testing.T) {
 			}, outcome: "stopping"},
 			{name: "closed", do: func(w *watched) { _ = w.locker.Close(); w.ask("") }, outcome: "failed", level: "WARN", message: refused, keyed: true},
 			{name: "full", do: func(w *watched) { w.waiting(); w.ask("") }, outcome: "failed", level: "WARN", message: refused, opts: []agent.Option{full}},
+			{name: "one waits too many", do: func(w *watched) {
+				for range 1 + maxWaiters { // one holds the lock
+					go func() { _, _ = w.locker.Lock(w.t.Context(), "s3cret") }()
+				}
+				synctest.Wait()
+				w.answered(w.raw("/v1/lock", `{"key":"s3cret"}`+"\n"), 503)
+			}, outcome: "too_many_waiters", level: "WARN", message: refused, keyed: true},
 			{name: "no JSON", do: func(w *watched) { post(w.t, w.client, "/v1/lock", "s3cret") }, outcome: "bad_key", level: "INFO", message: refused},
 			{name: "no such field", do: func(w *watched) { w.ask(`,"s3cret":1`) }, outcome: "bad_key", level: "INFO", message: refused},
 			{name: "wrong limit", do: func(w *watched) { w.ask(`,"ttl":"1000h"`) }, outcome: "bad_key", level: "INFO", message: refused, keyed: true},

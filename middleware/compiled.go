@@ -209,6 +209,8 @@ func (c *compiled) refusalOfLock(ctx context.Context, err error) *refusalError {
 		return refuse(OutcomeUnreadable, spread(0))
 	case errors.Is(err, redlock.ErrHeldByCaller): // no Retry-After, because a repeat would get the same error
 		return refuse(OutcomeFailed, 0)
+	case errors.Is(err, redlock.ErrTooManyWaiters) && !errors.As(err, &quorum):
+		return refuse(OutcomeTooManyWaiters, c.holdTimes.retryAfter(0, 1))
 	case errors.As(err, &held):
 		refusal := refuse(OutcomeHeld, c.holdTimes.retryAfter(held.RetryAfter, max(held.Slots, 1)))
 		refusal.status = c.HeldStatus

@@ -166,7 +166,7 @@ func TestRepeatsThatStopWaiting(t *testing.T) {
 	left := make(chan error, 1)
 	go func() { _, err := pay(ctx, long.URL); left <- err }()
 	requireWaiters(t, 1, l)
-	if got, err := pay(t.Context(), one.URL); err != nil || got.Header.Get("Redlock-Outcome") != "duplicate" {
+	if got, err := pay(t.Context(), one.URL); err != nil || got.Header.Get("Redlock-Outcome") != "too_many_waiters" {
 		t.Errorf("one too many: %v, %v", got.Response, err)
 	}
 	leave()

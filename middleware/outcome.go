@@ -43,6 +43,8 @@ const (
 	OutcomeStopping   Outcome = "stopping"    // the request would have had to wait, and the server is about to stop
 	OutcomeFailed     Outcome = "failed"      // the Locker is closed or too busy, or the lock can't be asked for
 
+	OutcomeTooManyWaiters Outcome = "too_many_waiters" // as many requests wait for the key as may
+
 	OutcomeMissingScope Outcome = "missing_scope" // the request has an ID, but its sender is not known
 
 	OutcomeUnclearTarget Outcome = "unclear_target" // a router may read the request differently than an upstream does
@@ -83,6 +85,8 @@ var outcomes = map[Outcome]struct {
 	OutcomeCanceled:     {"The client left", statusClientClosed, slog.LevelDebug, isRule},
 	OutcomeStopping:     {"The server is about to stop, and the lock is held", http.StatusServiceUnavailable, slog.LevelDebug, mayWait},
 	OutcomeFailed:       {"The lock could not be taken", http.StatusInternalServerError, slog.LevelWarn, isRule},
+
+	OutcomeTooManyWaiters: {"Too many requests wait for the same key", http.StatusServiceUnavailable, slog.LevelWarn, mayWait},
 
 	OutcomeUnclearTarget: {"The request can be taken for another one", http.StatusBadRequest, slog.LevelInfo, func(c *compiled) bool { return !isRule(c) }},
 	OutcomeUnlocked:      {"The request needs the lock of a rule", http.StatusForbidden, slog.LevelWarn, func(c *compiled) bool { return c.requires }},
@@ -161,6 +165,8 @@ func detailOf(outcome Outcome, err error) string {
 		return "some master remembers a response, which can't be read now"
 	case OutcomeMismatch:
 		return remember.ErrMismatch.Error()
+	case OutcomeTooManyWaiters:
+		return "as many requests wait for the lock as may, so this one does not wait"
 	case OutcomeStopping:
 		return errStopping.Error()
 	case OutcomeCanceled:
@@ -229,8 +235,6 @@ func detailOfHeld(err error) string {
 		slots = held.Slots
 	}
 	switch {
-	case errors.Is(err, redlock.ErrTooManyWaiters):
-		return "too many requests are waiting for the lock"
 	case slots > 1 && errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("all %d slots were taken for the whole wait", slots)
 	case slots > 1:

@@ -69,7 +69,7 @@ type Rule struct {
 	Wait time.Duration `json:"wait,omitempty"`
 	// How many requests may wait for one key in this process. Default: 1000.
 	//
-	// Further requests are refused at once.
+	// Further requests get 503 at once.
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`

@@ -31,8 +31,8 @@ var (
 	ErrNotRemembered = errors.New("redlock: no result is remembered for the key")
 	// ErrNoRoom means that a result was not stored, because too many others were being stored or read for 10 seconds.
 	ErrNoRoom = errors.New("redlock: the result found no room")
-	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in this process. The error is a *HeldError, and
-	// matches ErrHeld, too. If those calls wait for masters, the error is a *QuorumError.
+	// ErrTooManyWaiters means that as many calls as WithMaxWaiters allows already wait for the lock in this process, so that this call did not wait at
+	// all. It doesn't match ErrHeld, with which a wait ends. If those calls wait for masters, the error is a *QuorumError.
 	ErrTooManyWaiters = errors.New("redlock: too many wait for the lock")
 	// ErrNotWoken means that a call can't wait for the lock: the masters' users lack the right to SUBSCRIBE, so that no quorum could wake it. The
 	// error is a *HeldError, and matches ErrHeld too.
@@ -83,7 +83,7 @@ type HeldError struct {
 	// Label is the label of the call: see WithLabel. No error names a key.
 	Label string
 	// Err is the reason why the call did not wait any longer: the context's error, context.DeadlineExceeded when the time of WithWait was over,
-	// ErrTooManyWaiters, ErrNotWoken or ErrHeldByCaller. It is nil for a call that does not wait.
+	// ErrNotWoken or ErrHeldByCaller. It is nil for a call that does not wait.
 	Err error
 }
 
@@ -286,6 +286,9 @@ func labeled(err error, label string) error {
 		own := *e
 		own.Label = label
 		return &own
+	}
+	if err == ErrTooManyWaiters {
+		return fmt.Errorf("%w [%s]", err, label)
 	}
 	return err
 }

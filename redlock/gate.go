@@ -155,10 +155,11 @@ func (g *gates) enter(c *call, stand, doubts bool) (blocked *place, later <-chan
 			later, err = blocked.gate.nextOutcome(blocked), nil
 		}
 	case fresh && blocked.gate.line.len() >= c.maxWaiters:
-		if err = blocked.gate.refusal(); err == nil {
-			err = blocked.gate.held()
+		if err = blocked.gate.refusal(); err == nil || errors.Is(err, ErrHeld) {
+			err = ErrTooManyWaiters
+		} else {
+			err = endedBy(ErrTooManyWaiters, err)
 		}
-		err = endedBy(ErrTooManyWaiters, err)
 	default:
 		c.promoted = make(chan *vote.Attempt, 1)
 		for _, p := range c.places {

@@ -349,8 +349,8 @@ func (o *lockOptions) most(key string) (n int) {
 	return n
 }
 
-// WithMaxWaiters bounds how many calls wait for a key in this process. Further calls fail at once with an error that matches ErrTooManyWaiters. The
-// error is a *HeldError, or a *QuorumError if the waiting calls wait for masters. The number is at least 1. Default: 1000.
+// WithMaxWaiters bounds how many calls wait for a key in this process. Further calls fail at once with ErrTooManyWaiters. The number is at least 1.
+// Default: 1000.
 func WithMaxWaiters(n int) LockOption {
 	return lockOption(func(o lockOptions) lockOptions { o.maxWaiters = n; return o })
 }

@@ -193,7 +193,7 @@ func TestTooManyWaiters(t *testing.T) {
 		for range 50 {
 			go func() {
 				lock, err := l.Lock(ctx, "key", redlock.WithMaxWaiters(10))
-				if errors.Is(err, redlock.ErrTooManyWaiters) && errors.Is(err, redlock.ErrHeld) {
+				if errors.Is(err, redlock.ErrTooManyWaiters) && !errors.Is(err, redlock.ErrHeld) && !errors.Is(err, redlock.ErrNoQuorum) {
 					refused.Done()
 					return
 				}
@@ -206,6 +206,9 @@ func TestTooManyWaiters(t *testing.T) {
 			}()
 		}
 		refused.Wait()
+		if _, err := l.TryLock(ctx, "key", redlock.WithMaxWaiters(10)); !errors.Is(err, redlock.ErrHeld) || errors.Is(err, redlock.ErrTooManyWaiters) {
+			t.Errorf("a call that doesn't wait: %v", err)
+		}
 		mustUnlock(t, holder)
 		waited.Wait()
 		cancel()

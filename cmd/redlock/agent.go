@@ -77,6 +77,7 @@ On HUP, it reads --password-file and the files of --tls-… again, for new conne
 	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token that clients must send; or REDLOCK_AGENT_TOKEN")
 	connect.ListVar(flags, &a.hosts, "host", "names", "Further names by which clients know the agent, in the header Host")
 	flags.IntVar(&a.maxClients, "max-clients", agent.DefaultMaxClients, "How many clients may hold or wait for locks")
+	flags.IntVar(&a.maxWaiters, "max-waiters", redlock.DefaultMaxWaiters, "How many clients may wait for one key; further ones get 503")
 	connect.DurationVar(flags, &a.grace, "grace", "", 30*time.Second, "How long those who hold locks have to end when the agent ends")
 	return cmd
 }
@@ -111,6 +112,7 @@ type agentCommand struct {
 	tokenFile  string
 	hosts      []string
 	maxClients int
+	maxWaiters int
 	grace      time.Duration
 }
 
@@ -125,9 +127,12 @@ func (a *agentCommand) run(ctx context.Context) error {
 	if a.maxClients <= 0 {
 		return fmt.Errorf("--max-clients %d: must be above 0", a.maxClients)
 	}
+	if a.maxWaiters <= 0 {
+		return fmt.Errorf("--max-waiters %d: must be above 0", a.maxWaiters)
+	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	series := metrics.New()
-	locker, err := a.masters.Open(redlock.WithLogger(logger), redlock.WithObserver(series.Observer()))
+	locker, err := a.masters.Open(redlock.WithLogger(logger), redlock.WithObserver(series.Observer()), redlock.WithMaxWaiters(a.maxWaiters))
 	if err != nil {
 		return err
 	}

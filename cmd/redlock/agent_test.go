@@ -117,6 +117,7 @@ func TestAgentSettings(t *testing.T) {
 		"needs a token":              {"--listen", "127.0.0.1:0"},
 		"want octal digits":          {"--listen", "unix:" + filepath.Join(t.TempDir(), "s"), "--socket-mode", "rw"},
 		"--max-clients -1":           {"--max-clients", "-1"},
+		"--max-waiters 0":            {"--max-waiters", "0"},
 		"--token-file: open /nobody": {"--token-file", "/nobody"},
 		"--listen nonsense":          {"--listen", "nonsense"},
 		"make this folder":           {"--listen", "unix:" + filepath.Join(t.TempDir(), "missing", "too", "s")},

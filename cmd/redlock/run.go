@@ -294,7 +294,7 @@ func (c *runCommand) refused(err error) error {
 		return &coded{c.heldCode, c.because(c.heldCode, "all %d slots of %s are taken", c.most, c.key)}
 	case errors.Is(err, redlock.ErrHeld):
 		return &coded{c.heldCode, c.because(c.heldCode, "another has the lock on %s", c.key)}
-	case errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, redlock.ErrClosed): // nothing is known of the lock
+	case errors.Is(err, redlock.ErrTooManyWaiters), errors.Is(err, redlock.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, redlock.ErrClosed): // nothing is known of the lock
 		return &coded{codeNoQuorum, err}
 	case errors.As(err, new(*coded)):
 		return err

@@ -223,7 +223,7 @@ func TestRecipeOfALine(t *testing.T) {
 	}
 	line := postAll(t, urls...)
 	c.eventuallyWait(t, len(urls))
-	requireStatus(t, post(t, c.url+"/reports/22"), http.StatusTooManyRequests)
+	requireStatus(t, post(t, c.url+"/reports/22"), http.StatusServiceUnavailable)
 	release()
 	for _, a := range append(wait(), line()...) {
 		requireStatus(t, a, http.StatusOK)

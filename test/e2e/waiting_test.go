@@ -75,7 +75,7 @@ func TestTooManyRequestsWait(t *testing.T) {
 	}
 	for range requests - waiters { // before any request is served
 		a := <-responses
-		requireStatus(t, a, http.StatusLocked)
+		requireStatus(t, a, http.StatusServiceUnavailable)
 	}
 	release()
 	for range waiters {

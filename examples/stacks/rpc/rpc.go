@@ -52,7 +52,7 @@ func refusal(err error) error {
 	switch {
 	case errors.Is(err, redlock.ErrHeld):
 		return connect.NewError(connect.CodeAborted, errors.New("another call for this is running"))
-	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrClosed):
+	case errors.Is(err, redlock.ErrNoQuorum), errors.Is(err, redlock.ErrTooManyWaiters), errors.Is(err, redlock.ErrClosed):
 		return connect.NewError(connect.CodeUnavailable, errors.New("no lock can be taken now"))
 	}
 	return err // of the context: connect knows its code

@@ -21,7 +21,7 @@ type Verdict struct {
 // All has all verdicts. A request may be served without its lock (on_no_quorum pass) for one reason only: masters don't vote.
 var All = []Verdict{
 	{"others leave it too few masters", held, 423, "held", 75, "LockHeld"},
-	{"as many wait here as may", func(error) error { return held(redlock.ErrTooManyWaiters) }, 423, "held", 75, "LockHeld"},
+	{"as many wait here as may", func(error) error { return redlock.ErrTooManyWaiters }, 503, "too_many_waiters", 69, "LockUnavailable"},
 	{"too few masters vote", func(cause error) error { return &redlock.QuorumError{Err: cause} }, 409, "no_quorum", 69, "LockUnavailable"},
 	{"a result, which can't be read", with(redlock.ErrUnreadable), 503, "unreadable", 69, "LockUnavailable"},
 	{"nothing: nobody was asked in time", with(redlock.ErrBusy), 503, "failed", 69, "LockUnavailable"},
