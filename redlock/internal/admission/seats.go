@@ -341,7 +341,11 @@ type GuardError struct {
 }
 
 func (e *GuardError) Error() string {
-	return fmt.Sprintf("%v: the restart guard excludes it for another %v", e.Why, max(0, time.Until(e.Until)).Round(time.Second))
+	rest := time.Until(e.Until).Round(time.Second)
+	if rest <= 0 { // the error is shown for longer, as that of a master that comes and goes
+		return fmt.Sprintf("%v: its restart guard is over", e.Why)
+	}
+	return fmt.Sprintf("%v: the restart guard excludes it for another %v", e.Why, rest)
 }
 
 func (e *GuardError) Is(target error) bool {

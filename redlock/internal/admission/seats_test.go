@@ -50,7 +50,7 @@ func TestReplica(t *testing.T) {
 
 // TestGuardIsOver: an error that is shown after the guard's end, as that of a master that is unreachable since, has no time before now.
 func TestGuardIsOver(t *testing.T) {
-	if text := (&GuardError{Until: time.Now().Add(-time.Minute), Why: ErrRestarted}).Error(); !strings.HasSuffix(text, "for another 0s") {
+	if text := (&GuardError{Until: time.Now().Add(-time.Minute), Why: ErrRestarted}).Error(); !strings.HasSuffix(text, "its restart guard is over") {
 		t.Error(text)
 	}
 }

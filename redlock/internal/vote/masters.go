@@ -179,7 +179,7 @@ func (m *Masters) GuardsOver(failed []Failure) time.Duration {
 	for _, f := range failed {
 		var guard *admission.GuardError
 		if errors.As(f.Err, &guard) {
-			guarded = append(guarded, time.Until(guard.Until))
+			guarded = append(guarded, max(0, time.Until(guard.Until)))
 		}
 	}
 	slices.Sort(guarded)

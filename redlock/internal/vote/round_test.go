@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/admission"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/link"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
@@ -47,4 +48,24 @@ func TestStarvedRound(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestGuardsOver: the rest of a guard that is over is none, and no time before now.
+func TestGuardsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(3, "", 0, 0, nil)
+		m.Streams = make([]Stream, 3)
+		guarded := func(rest time.Duration) Failure {
+			return Failure{Err: &admission.GuardError{Until: time.Now().Add(rest), Why: admission.ErrRestarted}}
+		}
+		for _, c := range []struct{ one, other, want time.Duration }{
+			{time.Minute, time.Hour, time.Minute},
+			{-time.Minute, time.Hour, 0},
+			{-time.Hour, -time.Minute, 0},
+		} {
+			if got := m.GuardsOver([]Failure{guarded(c.one), guarded(c.other)}); got != c.want {
+				t.Errorf("%+v: %v", c, got)
+			}
+		}
+	})
 }
