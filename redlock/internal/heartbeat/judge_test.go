@@ -259,15 +259,17 @@ func TestSinceUnknown(t *testing.T) {
 }
 
 // TestLossOfTheMasterInCommon: an incompatible process that locks counts for another life once the master that told of it has restarted or
-// lost its data: it may have been suspended meanwhile, and wait for its restart guard before it tells that again.
+// lost its data: it may have been suspended meanwhile, and wait for its restart guard before it tells that again. If the master is gone for good, the
+// other process counts no longer than masters remember it, so nobody needs to restart who was refused.
 func TestLossOfTheMasterInCommon(t *testing.T) {
 	for name, lose := range map[string]func(j *Judge, now time.Time){
 		"restart": func(j *Judge, now time.Time) { j.Reached(now, 0, protocol.Server{RunID: "restarted"}, time.Time{}) },
 		"loss": func(j *Judge, now time.Time) {
 			j.Answered(now, 0, j.Beat(), now, protocol.Reply{Time: 1, Answer: &protocol.Beats{Born: 2}})
 		},
+		"gone": func(j *Judge, now time.Time) { j.Failed(now, 0, j.Beat(), true) }, // for good
 	} {
-		for since, waits := range map[string]bool{"1": true, "0": false} {
+		for since, waits := range map[string]bool{"1": name != "gone", "0": false} {
 			now := time.Now()
 			j := New("a", About{MaxTTL: 1000}, []string{"m", "n", "o"})
 			for i, run := range []string{"common", "n", "o"} {
