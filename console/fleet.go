@@ -36,7 +36,7 @@ func processesOf(ctx context.Context, lockers []*redlock.Locker) Processes {
 		all.Error = cmp.Or(all.Error, text(err))
 		for _, p := range known {
 			p.Since, p.Seen = utc(p.Since), utc(p.Seen)
-			shown := Process{Process: p, MaxTTLSeconds: p.MaxTTL.Seconds(), Silent: !p.Seen.IsZero() && time.Since(p.Seen) > silence}
+			shown := Process{Process: p, MaxTTLSeconds: p.MaxTTL.Seconds(), Silent: !p.Ended && !p.Seen.IsZero() && time.Since(p.Seen) > silence}
 			if p.Disagreement != nil {
 				d := disagreement(*p.Disagreement)
 				shown.Disagreement = &d

@@ -54,34 +54,58 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestSilentProcess: one that has stopped is shown as silent for as long as its locks may last.
-func TestSilentProcess(t *testing.T) {
-	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
-		base := mountInside(t, net.Locker(t, redlock.WithInstance("web1/42")))
-		other := net.Locker(t, redlock.WithInstance("web2"))
-		find := func() (found console.Process) {
-			for _, p := range ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes {
-				if p.Instance == "web2" {
-					found = p
+// TestProcessThatIsGone: one that is cut off is shown as silent, and one that has ended in order as ended, for as long as its locks may last.
+func TestProcessThatIsGone(t *testing.T) {
+	for want, gone := range map[string]func(t *testing.T, l *redlock.Locker, network *simnet.Address){
+		"silent": func(_ *testing.T, _ *redlock.Locker, network *simnet.Address) {
+			network.Set(simnet.Weather{Away: true})
+			network.Cut()
+		},
+		"ended": func(t *testing.T, l *redlock.Locker, _ *simnet.Address) {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+				base := mountInside(t, net.Locker(t, redlock.WithInstance("web1/42")))
+				network := simnet.NewAddress("sim://0", net.Servers[0])
+				other, err := redlock.New(net.Masters(network), redlock.WithInstance("web2"))
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			return found
-		}
-		eventually(t, "web2 is seen", func() bool { return find().Instance != "" })
-		for range 60 {
-			time.Sleep(time.Second)
-			if p := find(); p.Instance == "" || p.Silent {
-				t.Fatalf("%+v, though it lives", p)
-			}
-		}
-		if err := other.Close(); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "web2 is silent", func() bool { return find().Silent })
-		if page := text(t, base); !strings.Contains(page, `<span class="badge warn">silent</span>`) {
-			t.Errorf("the page:\n%s", page)
-		}
-	})
+				defer func() { _ = other.Close() }()
+				find := func() (found console.Process) {
+					for _, p := range ask[console.Processes](t, http.MethodGet, base+"processes", http.StatusOK).Processes {
+						if p.Instance == "web2" {
+							found = p
+						}
+					}
+					return found
+				}
+				eventually(t, "web2 is seen", func() bool { return find().Instance != "" })
+				for range 60 {
+					time.Sleep(time.Second)
+					if p := find(); p.Instance == "" || p.Silent || p.Ended {
+						t.Fatalf("%+v, though it lives", p)
+					}
+				}
+				gone(t, other, network)
+				listed, page := time.Now(), ""
+				for p := find(); p.Instance != ""; p = find() {
+					if p.Ended != (want == "ended") || p.Silent && p.Ended || time.Since(listed) > time.Minute {
+						t.Fatalf("%v after it has gone: %+v", time.Since(listed), p)
+					}
+					page = text(t, base)
+					time.Sleep(time.Second)
+				}
+				if took := time.Since(listed); took < redlock.DefaultMaxTTL || !strings.Contains(page, ">"+want+"</span>") {
+					t.Errorf("listed for %v, at last as\n%s", took, page)
+				}
+			})
+		})
+	}
 }
 
 // TestTurns: the request for which a key is held is shown, as text.

@@ -46,7 +46,7 @@ type Processes struct {
 // Process is a process that shares masters with this one.
 type Process struct {
 	inspect.Process
-	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer than 7 s: it has ended, hangs, or is cut off from the masters
+	Silent        bool          `json:"silent,omitempty"` // it was not seen for longer than 7 s: it crashed or was killed, hangs, or is cut off from the masters
 	MaxTTLSeconds float64       `json:"max_ttl_seconds,omitempty"`
 	Disagreement  *Disagreement `json:"disagreement,omitempty"`
 }

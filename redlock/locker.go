@@ -224,8 +224,8 @@ func (l *Locker) end() error {
 	close(l.closing)
 	l.calls.close()
 	l.keeper.end()
-	l.heart.awaitEnd()
 	l.unlocks.close()
+	l.heart.end()
 	l.subscriptions.end()
 	errs := make([]error, len(l.voters.Streams))
 	var streams sync.WaitGroup

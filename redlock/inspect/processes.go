@@ -23,6 +23,7 @@ type Process struct {
 	Masters  []string      `json:"masters,omitempty"` // the names of the process's masters, without credentials
 	MaxTTL   time.Duration `json:"-"`                 // see redlock.WithMaxTTL
 	Own      bool          `json:"own"`               // the process is the given Locker's
+	Ended    bool          `json:"ended,omitempty"`   // the process has closed its Locker in order
 	// Disagreement says how the process differs from the given Locker; nil if it doesn't.
 	Disagreement *redlock.Disagreement `json:"-"`
 }
@@ -46,7 +47,7 @@ func Processes(ctx context.Context, l *redlock.Locker) ([]Process, error) {
 	}
 	var all []Process
 	for id, p := range latest {
-		shown := Process{Instance: p.Name, Version: p.Version, Since: time.UnixMilli(p.Started), Seen: p.Told, MaxTTL: time.Duration(p.MaxTTL) * time.Millisecond, Own: id == in.Process}
+		shown := Process{Instance: p.Name, Version: p.Version, Since: time.UnixMilli(p.Started), Seen: p.Told, MaxTTL: time.Duration(p.MaxTTL) * time.Millisecond, Own: id == in.Process, Ended: p.Ended}
 		for _, m := range p.Masters {
 			shown.Masters = append(shown.Masters, m.Name)
 		}

@@ -198,6 +198,9 @@ func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Proce
 			row[2], row[3] = strconv.Itoa(len(p.Masters)), span(seconds(p.MaxTTLSeconds))
 			row[4], row[5] = span(max(0, now.Sub(p.Since))), span(max(0, now.Sub(p.Seen)))
 		}
+		if p.Ended {
+			row[5] += ", ended"
+		}
 		if p.Silent {
 			row[5] += ", silent"
 			silent = append(silent, Printable(p.Instance))
@@ -214,7 +217,7 @@ func printProcesses(out io.Writer, lockers []console.Locker, fleet console.Proce
 		fmt.Fprintln(out)
 	}
 	if len(silent) > 0 {
-		paragraph(out, "! ", strings.Join(silent, ", ")+": silent, so it has ended, hangs, or is cut off from the masters. It is listed until its locks have ended.")
+		paragraph(out, "! ", strings.Join(silent, ", ")+": silent, so it crashed or was killed, hangs, or is cut off from the masters. It is listed until its locks have ended.")
 	}
 	for _, text := range slices.Sorted(maps.Keys(differing)) {
 		paragraph(out, "! ", text+": configure the same everywhere.")

@@ -16,15 +16,16 @@ import (
 // would not exclude processes of this version. Versions from before this number send none.
 const wire = 2
 
-// About has the facts that a process sends about itself with each beat. Name, Version and Started are only for people.
+// About has the facts that a process sends about itself with each beat. Name, Version, Started and Ended are only for people.
 type About struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
 	Wire    int      `json:"wire"`
 	Started int64    `json:"started_ms"` // when the process started, by the process's clock
 	MaxTTL  int64    `json:"max_ttl_ms"`
-	Covers  int64    `json:"covers_ms"` // the longest max TTL of another process for which the restart guard of this process is long enough
-	Masters []Server `json:"servers"`   // versions without a wire read a different field, find no masters there, and so refuse to lock
+	Covers  int64    `json:"covers_ms"`       // the longest max TTL of another process for which the restart guard of this process is long enough
+	Ended   bool     `json:"ended,omitempty"` // the process has closed its Locker in order, and this is its last beat; only shown to people
+	Masters []Server `json:"servers"`         // versions without a wire read a different field, find no masters there, and so refuse to lock
 }
 
 type Server struct {
