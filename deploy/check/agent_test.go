@@ -14,6 +14,7 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	"github.com/compose-spec/compose-go/v2/types"
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	network "k8s.io/api/networking/v1"
@@ -25,6 +26,9 @@ const socketFolder = "/run/redlock"
 
 // operatorsSocket is for operators alone: no other container has its folder.
 const operatorsSocket = "unix:/run/redlock-operators/redlock.sock"
+
+// metricsPort is where Prometheus finds the metrics of each agent.
+const metricsPort = "7071"
 
 // agentFiles are those in which an agent is started.
 var agentFiles = []string{"agent.compose.yml", "kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml", "systemd/redlock-agent.service"}
@@ -64,6 +68,9 @@ func TestAgentUnits(t *testing.T) {
 	if at := find(t, unit, `--operators (\S+)`); at != operatorsSocket || path.Dir(at) != "unix:/run/"+folder || mode != "0700" {
 		t.Errorf("operators are served at %s, in the folder %s of mode %s", at, folder, mode)
 	}
+	if at := find(t, unit, `--metrics-listen (\S+)`); at != "127.0.0.1:"+metricsPort || !strings.Contains(read(t, "../README.md"), "`http://"+at+"/metrics`") {
+		t.Errorf("the metrics are at %s, or README doesn't say so", at)
+	}
 	if !strings.Contains(read(t, "../README.md"), "`sudo redlock locks --agent "+operatorsSocket+"`") {
 		t.Error("README doesn't say how to ask the agent")
 	}
@@ -85,6 +92,9 @@ func TestAgentCompose(t *testing.T) {
 		t.Errorf("the agent has the masters %s, or another image or user than Caddy", masters)
 	}
 	requireLonger(t, "agent.compose.yml", time.Duration(*agent.StopGracePeriod))
+	if at := agent.Command[len(agent.Command)-1]; at != "0.0.0.0:"+metricsPort || !strings.Contains(read(t, "../prometheus/prometheus.yml"), `["`+agent.Name+":"+metricsPort+`"]`) {
+		t.Errorf("the metrics are at %s, or Prometheus doesn't look for them there", at)
+	}
 	requireOperators(t, "agent.compose.yml", *agent.Environment["REDLOCK_OPERATORS"], *agent.Environment["REDLOCK_AGENT"])
 	if folder, options, _ := strings.Cut(agent.Tmpfs[0], ":"); "unix:"+folder != path.Dir(operatorsSocket) || options != "uid="+find(t, "Dockerfile", `^USER (\d+):`)+",mode=0700" {
 		t.Errorf("the folder of the socket for operators: %q", agent.Tmpfs)
@@ -105,13 +115,16 @@ func TestAgentKubernetes(t *testing.T) {
 	found := rendered(t, "")
 	caddy := get[*apps.Deployment](t, found, "Deployment/redlock-caddy").Spec.Template
 	allowed := get[*network.NetworkPolicy](t, found, "NetworkPolicy/redlock-redis").Spec.Ingress[0].From[1].PodSelector.MatchLabels
+	monitor := get[*monitoring.PodMonitor](t, rendered(t, everything), "PodMonitor/redlock-agents")
 	for _, file := range []string{"kubernetes/sidecar.yaml", "kubernetes/daemonset.yaml"} {
 		for _, object := range decoded(t, file, read(t, "../"+file)) {
 			switch o := object.(type) {
 			case *apps.Deployment:
 				requireRestricted(t, o.Spec.Template)
+				requireScraped(t, file, o.Namespace, o.Spec.Template, o.Spec.Template.Spec.InitContainers[0], monitor)
 				requireAgent(t, file, o.Spec.Template, o.Spec.Template.Spec.InitContainers[0], caddy, allowed, "")
 			case *apps.DaemonSet:
+				requireScraped(t, file, o.Namespace, o.Spec.Template, o.Spec.Template.Spec.Containers[0], monitor)
 				requireAgent(t, file, o.Spec.Template, o.Spec.Template.Spec.Containers[0], caddy, allowed, ".redlock")
 			}
 		}
@@ -160,6 +173,23 @@ func requireAgent(t *testing.T, file string, pods core.PodTemplateSpec, agent co
 				t.Errorf("%s: there is no volume %s", file, mount.Name)
 			}
 		}
+	}
+}
+
+// requireScraped requires that Prometheus finds an agent's metrics, with the operator and without.
+func requireScraped(t *testing.T, file, namespace string, pods core.PodTemplateSpec, agent core.Container, monitor *monitoring.PodMonitor) {
+	t.Helper()
+	if at := agent.Command[len(agent.Command)-1]; at != ":"+metricsPort || len(agent.Ports) != 1 || strconv.Itoa(int(agent.Ports[0].ContainerPort)) != metricsPort {
+		t.Errorf("%s: the metrics are at %s, and the ports are %v", file, at, agent.Ports)
+	}
+	selects(t, "the PodMonitor of agents", &monitor.Spec.Selector, pods)
+	if endpoint := monitor.Spec.PodMetricsEndpoints[0]; !monitor.Spec.NamespaceSelector.Any || *endpoint.Port != agent.Ports[0].Name || endpoint.Path != "/metrics" || monitor.Labels["release"] != "prometheus" {
+		t.Errorf("the PodMonitor of agents: %+v", monitor.Spec)
+	}
+	_, job, _ := strings.Cut(read(t, "../prometheus/kubernetes.yml"), "job_name: agent\n")
+	names := regexp.MustCompile(`names: \[(.*)\]`).FindStringSubmatch(job)
+	if !slices.Contains(strings.Split(names[1], ", "), namespace) || !strings.Contains(job, "regex: "+pods.Labels["redlock"]+";"+agent.Ports[0].Name+"\n") {
+		t.Errorf("%s: Prometheus doesn't find the agents: %s", file, job)
 	}
 }
 
