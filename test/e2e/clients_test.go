@@ -42,7 +42,7 @@ func newStream(t *testing.T) *stream {
 	return s
 }
 
-func (s *stream) proxy() string { return "reverse_proxy " + s.Listener.Addr().String() }
+func (s *stream) proxy() string { return proxyTo(s.Listener.Addr()) }
 
 // leaveInside sends a request, and leaves when its response has begun.
 func (s *stream) leaveInside(t *testing.T, url string) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -215,4 +216,9 @@ func (b *backend) servedTotal() int {
 	return n
 }
 
-func (b *backend) proxy() string { return "reverse_proxy " + b.Listener.Addr().String() }
+func (b *backend) proxy() string { return proxyTo(b.Listener.Addr()) }
+
+// proxyTo has Caddy wait for an upstream that a busy machine doesn't run: without a time-out of its own a connection has 3 s.
+func proxyTo(upstream net.Addr) string {
+	return "reverse_proxy " + upstream.String() + " {\ntransport http {\ndial_timeout 1m\n}\n}"
+}

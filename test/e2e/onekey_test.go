@@ -18,9 +18,12 @@ func TestCaddyRunsOneRequestPerKey(t *testing.T) {
 		t.Run(fmt.Sprintf("%d masters", n), func(t *testing.T) {
 			servers := redistest.Start(t, n)
 			b := newBackend(t, func() { time.Sleep(20 * time.Millisecond) })
-			config := caddyfile(mastersOption(servers, "timeout "+calm.String()), `
-				redlock /orders/*/pay order:{path.1}
+			config := caddyfile(mastersOption(servers, "max_ttl 30s", "timeout 15s"), `
+				redlock /orders/*/pay order:{path.1} {
+					ttl 30s
+				}
 				redlock /orders/*/refund order:{path.1} {
+					ttl 30s
 					wait 5m
 				}
 				`+b.proxy())

@@ -46,7 +46,7 @@ func newSlowShop(t *testing.T, mediaType string) *slowShop {
 	return s
 }
 
-func (s *slowShop) proxy() string { return "reverse_proxy " + s.Listener.Addr().String() }
+func (s *slowShop) proxy() string { return proxyTo(s.Listener.Addr()) }
 
 func idempotentRequest(url string) *http.Request {
 	return withBody(url, "{}", "Idempotency-Key", `"a"`, "Authorization", "Bearer alice")
