@@ -70,7 +70,7 @@ func TestRecipeOfShopify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings := regexp.MustCompile("For Shopify, with `(preset shopify)`, `(verify shopify .*)` and `(remember .*?)`").FindStringSubmatch(string(document))
+	settings := regexp.MustCompile("For Shopify, set `(preset shopify)`, `(verify shopify .*)` and `(remember .*?)`").FindStringSubmatch(string(document))
 	if settings == nil {
 		t.Fatalf("%s has no settings for Shopify", recipes)
 	}
