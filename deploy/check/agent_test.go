@@ -149,17 +149,17 @@ func requireAgent(t *testing.T, file string, pods core.PodTemplateSpec, agent co
 	if !strings.Contains(read(t, "../README.md"), " -- redlock locks`") {
 		t.Error("README doesn't say how to ask an agent")
 	}
-	for name, probe := range map[string]*core.Probe{"startup": agent.StartupProbe, "readiness": agent.ReadinessProbe, "liveness": agent.LivenessProbe} {
+	for name, probe := range map[string]*core.Probe{"startup": agent.StartupProbe, "readiness": agent.ReadinessProbe} {
 		want := "/usr/bin/redlock ready --agent unix:" + socketFolder + "/redlock.sock"
-		if name != "readiness" { // the application, and the locks of an agent that lives, don't depend on the masters
+		if name == "startup" { // the application doesn't depend on the masters
 			want = strings.Replace(want, "ready", "ready --alive", 1)
 		}
 		if probe != nil && strings.Join(probe.Exec.Command, " ") != want {
 			t.Errorf("%s: the %s probe is %q", file, name, probe.Exec.Command)
 		}
 	}
-	if sidecar := len(pods.Spec.InitContainers) > 0; agent.LivenessProbe == nil || sidecar != (agent.StartupProbe != nil) || sidecar == (agent.ReadinessProbe != nil) {
-		t.Errorf("%s: an application waits for an agent that answers, and no application for the masters: %+v", file, agent)
+	if sidecar := len(pods.Spec.InitContainers) > 0; agent.LivenessProbe != nil || sidecar != (agent.StartupProbe != nil) || sidecar == (agent.ReadinessProbe != nil) {
+		t.Errorf("%s: an application waits for an agent that answers, and no application for the masters, and nothing ends an agent that is full: %+v", file, agent)
 	}
 	for _, container := range append(pods.Spec.InitContainers, pods.Spec.Containers...) {
 		if !slices.ContainsFunc(container.VolumeMounts, func(m core.VolumeMount) bool { return m.Name == "socket" && m.MountPath == socketFolder }) {
