@@ -137,8 +137,9 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("POST /v1/turn", a.exchanges(a.serveTurn))
 	mux.HandleFunc("POST /v1/rule", a.exchanges(a.serveRule))
 	mux.HandleFunc("POST /v1/", a.exchanges(func(*exchange, *http.Request) error { return errUnknownPath }))
-	mux.Handle("/healthz", a.Health())
-	mux.Handle("/readyz", a.Health())
+	health := a.Health()
+	mux.Handle("/healthz", health)
+	mux.Handle("/readyz", health)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		err := a.access.check(r)
 		switch {

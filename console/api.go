@@ -41,9 +41,11 @@ func (h *handler) locks(w http.ResponseWriter, parameters map[string]string) *Pr
 	case order == byWaiting && parameters["after"] != "":
 		return badRequest("after is for a list that is sorted by " + byKey + ".")
 	}
-	keys := keysOf(h.lockers(), prefix)
+	var keys []inspect.KeyStatus
 	if hash := parameters["hash"]; hash != "" {
 		keys = keysWith(h.lockers(), hash)
+	} else {
+		keys = keysOf(h.lockers(), prefix)
 	}
 	answer(w, "application/json", http.StatusOK, locksOf(keys, prefix, parameters["after"], order, limit))
 	return nil

@@ -141,14 +141,14 @@ func (a *agentCommand) run(ctx context.Context) error {
 	series.Watch(locker)
 	ctx, stop := untilSignaled(ctx)
 	defer stop()
-	scraped, err := a.metricsListener()
+	forMetrics, err := a.metricsListener()
 	if err != nil {
 		return errors.Join(err, locker.Close())
 	}
 	listeners, operators, err := a.listeners(token != "")
 	if err != nil {
-		if scraped != nil {
-			closeAll([]net.Listener{scraped})
+		if forMetrics != nil {
+			closeAll([]net.Listener{forMetrics})
 		}
 		return errors.Join(err, locker.Close())
 	}
@@ -158,14 +158,15 @@ func (a *agentCommand) run(ctx context.Context) error {
 		a.maxClients = clientsWithin(files, len(listeners))
 	}
 	seen := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithHosts("*"), console.WithLogger(logger)) // the agent checks the Host
+	scraped := scrapes(series)
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
-		agent.WithObservers(series.Rule), agent.WithOther(beside(series, forClients(seen))))
+		agent.WithObservers(series.Rule), agent.WithOther(beside(scraped, forClients(seen))))
 	stopMetrics := func() {}
 	if a.metrics != "" {
 		mux := http.NewServeMux()
 		mux.Handle("/", served.Health())
-		mux.Handle("/metrics", scrapes(series))
-		stopMetrics = a.serveMetrics(scraped, mux, logger)
+		mux.Handle("/metrics", scraped)
+		stopMetrics = a.serveMetrics(forMetrics, mux, logger)
 		defer stopMetrics()
 	}
 	for _, l := range listeners {
@@ -180,7 +181,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	if operators != nil {
 		logger.Info("agent serves operators", "address", operators.Addr().String())
-		server := &http.Server{Handler: asAgent(beside(series, seen)), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+		server := &http.Server{Handler: asAgent(beside(scraped, seen)), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -242,10 +243,10 @@ func scrapes(series *metrics.Metrics) http.Handler {
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
-// beside returns a handler for the metrics, and for the console or a part of it (seen).
-func beside(series *metrics.Metrics, seen http.Handler) http.Handler {
+// beside returns a handler for the metrics (scraped), and for the console or a part of it (seen).
+func beside(scraped, seen http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", scrapes(series))
+	mux.Handle("/metrics", scraped)
 	mux.Handle("/console/", http.StripPrefix("/console", seen))
 	return mux
 }

@@ -1,6 +1,6 @@
 package main
 
-// filesBeside is how many open files the agent needs for other things than its clients: the masters, the log, the operators.
+// filesBeside is how many open files the agent needs for other things than its clients: the masters, the log, the operators, mostScrapes.
 const filesBeside = 100
 
 // filesFor returns how many open files so many clients of an agent with so many listeners may need. Each listener takes twice as many connections.
