@@ -180,8 +180,8 @@ type Rule struct {
 	// The shortest time is 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the
 	// preset remembers responses.
 	Remember time.Duration `json:"remember,omitempty"`
-	// How many bytes the body of a remembered response may have, at most 960 KiB. If a body is longer, only the status is remembered. Default: 64
-	// KiB.
+	// How many bytes the body of a remembered response may have, at most 960 KiB. A response with a longer body is remembered without it.
+	// Default: 64 KiB.
 	RememberSize int64 `json:"remember_size,omitempty"`
 	// How many bytes the responses that one process remembers for this rule may take on each master
 	// (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
