@@ -47,6 +47,38 @@ func TestShellSignals(t *testing.T) {
 	}
 }
 
+// TestShellEarlySignals: a signal that comes while the command starts reaches the command, too.
+func TestShellEarlySignals(t *testing.T) {
+	t.Parallel()
+	if !has(t, "shell") {
+		return
+	}
+	dir := t.TempDir()
+	// the sh that becomes the command gives the signal time to come first
+	if err := os.WriteFile(filepath.Join(dir, "sh"), []byte(`#!/bin/sh
+case ${2-} in *runs*)
+	read -r _ _ _ _ _ session _ </proc/self/stat
+	kill -s "$SENT" "$session"
+	sleep 0.3
+	;;
+esac
+exec /bin/sh "$@"
+`), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a := startAgent(t)
+	for sent, want := range map[string]int{"USR1": 138, "USR2": 140, "TERM": 143} {
+		cmd := exec.Command(languages["shell"][0], "redlock.sh", "-s", a.socket, "k", "--", "sleep", "20")
+		cmd.Dir, cmd.Stderr = "shell", os.Stderr
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "SENT="+sent)
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != want {
+			t.Errorf("%s: exit code %d, want %d", sent, code, want)
+		}
+		_ = a.lock(t, "k").Unlock()
+	}
+}
+
 // TestShellNested: a redlock.sh within another one that has its key is refused, whatever its wait is.
 func TestShellNested(t *testing.T) {
 	t.Parallel()

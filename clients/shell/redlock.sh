@@ -107,17 +107,19 @@ stop_timer() {
 	timer=
 }
 
-# pass_on tells the command, and what it has started, to end. The others here take no notice.
-pass_on() {
-	trap '' TERM
-	kill -s TERM 0
-	trap pass_on TERM
-}
-
-# pass_alone passes a signal on to the command. Before there is one, it ends the wait.
-pass_alone() {
+# pass passes a signal on to the command, and TERM to what the command has started, too. The others here take no notice. While the command starts,
+# the signal is kept for it. Before that, it ends the wait.
+pass() {
 	[ -n "$held$lost" ] || finish 143
-	[ -z "$command" ] || kill -s "$1" "$command" 2>/dev/null
+	case ${command:+$1} in
+	'') early="$early $1" ;;
+	TERM)
+		trap '' TERM
+		kill -s TERM 0
+		trap 'pass TERM' TERM
+		;;
+	*) kill -s "$1" "$command" 2>/dev/null ;;
+	esac
 }
 
 # lose ends the command because the lock is lost.
@@ -125,7 +127,7 @@ lose() {
 	[ -z "$lost" ] || return
 	lost=$1
 	tell "the lock is lost: $lost"
-	pass_on
+	pass TERM
 }
 
 # json prints a text as JSON has it.
@@ -208,7 +210,7 @@ take() {
 }
 
 usage='want redlock.sh [-w SECONDS] [-t SECONDS] [-m SECONDS] [-c NUMBER] [-v NAME=VALUE] [-p SECONDS] [-s SOCKET] KEY... -- command [argument...]'
-socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' values='' keys='' locks='' held='' lost='' command='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
+socket=/run/redlock/redlock.sock patience=1000 ask='' wait='' concurrency='' values='' keys='' locks='' held='' lost='' command='' early='' until='' retry=1 error='it says nothing' end=0 moves=0 hopes=0
 while getopts w:t:m:c:v:p:s: option; do
 	case $option in
 	[wtmp]) number "$option" "$OPTARG" ;;
@@ -278,9 +280,9 @@ mkfifo -m 600 "$pipe" || fail 69 'no pipe can be made'
 # shellcheck disable=SC2094 # the children only write: those that are left find a pipe that nobody reads
 exec 3<>"$pipe" 4<&0 5>"$pipe"
 rm "$pipe"
-trap 'finish 143' TERM
-trap 'pass_alone USR1' USR1
-trap 'pass_alone USR2' USR2
+trap 'pass TERM' TERM
+trap 'pass USR1' USR1
+trap 'pass USR2' USR2
 now
 tells=$((now + 1000))
 [ -z "$wait" ] || until=$((now + wait))
@@ -347,14 +349,14 @@ while :; do
 		error=${cause:-${line#*: }}
 		[ "$cause" != 'Permission denied' ] || error="$error: the agent's --socket-group and --socket-mode say who may open the socket"
 		;;
-	'runs '*) command=${line#* } ;;
+	'runs '*)
+		command=${line#* }
+		for signal in $early; do pass "$signal"; done
+		;;
 	'{ ['*) ;; # what -v says of a body
 	'{'*)
 		take "$line"
-		[ -n "$held" ] || [ -n "$lost" ] || [ "$now" -ge "$end" ] || {
-			trap pass_on TERM
-			start "$@"
-		}
+		[ -n "$held" ] || [ -n "$lost" ] || [ "$now" -ge "$end" ] || start "$@"
 		;;
 	late | gone)
 		now
