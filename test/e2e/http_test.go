@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -218,7 +219,8 @@ func (b *backend) servedTotal() int {
 
 func (b *backend) proxy() string { return proxyTo(b.Listener.Addr()) }
 
-// proxyTo has Caddy wait for an upstream that a busy machine doesn't run: without a time-out of its own a connection has 3 s.
-func proxyTo(upstream net.Addr) string {
-	return "reverse_proxy " + upstream.String() + " {\ntransport http {\ndial_timeout 1m\n}\n}"
+// proxyTo has Caddy wait for an upstream that a busy machine doesn't run: without a time-out of its own a connection has 3 s. The transport has these
+// settings, too.
+func proxyTo(upstream net.Addr, transport ...string) string {
+	return "reverse_proxy " + upstream.String() + " {\ntransport http {\ndial_timeout 1m\n" + strings.Join(transport, "\n") + "\n}\n}"
 }

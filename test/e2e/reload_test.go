@@ -177,7 +177,7 @@ func TestReloadDuringHoldAfterAbort(t *testing.T) {
 			t.Parallel()
 			servers := redistest.Start(t, 3)
 			b, _ := newHeldBackend(t)
-			site := "redlock order:{path.1} {\nhold_after_abort 1h\nmax_hold 1h\n}\n" + "reverse_proxy " + b.Listener.Addr().String() + " {\ntransport http {\nresponse_header_timeout 100ms\ndial_timeout 1m\n}\n}"
+			site := "redlock order:{path.1} {\nhold_after_abort 1h\nmax_hold 1h\n}\n" + proxyTo(b.Listener.Addr(), "response_header_timeout 100ms")
 			load := func(c *caddyProcess, config string) {
 				t.Helper()
 				if a := c.load(t, config); a.status != http.StatusOK {

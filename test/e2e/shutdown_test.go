@@ -147,11 +147,7 @@ func TestExitDuringHoldAfterAbort(t *testing.T) {
 			ttl `+never.String()+`
 			hold_after_abort `+never.String()+`
 		}
-		`+b.proxy()+` {
-			transport http {
-				response_header_timeout 100ms
-			}
-		}`))
+		`+proxyTo(b.Listener.Addr(), "response_header_timeout 100ms")))
 	requireStatus(t, post(t, c.url+"/orders/1"), http.StatusGatewayTimeout)
 	sends(syscall.SIGTERM)(t, c)
 	within(t, c.exited, "the end of Caddy")
