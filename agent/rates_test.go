@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
-// TestRates is the table of docs/agent.md: how often a client hears of its agent within a minute, at least and at most.
+// TestRates requires how often a client hears of its agent within a minute, at least and at most.
 func TestRates(t *testing.T) {
 	for body, c := range map[string]struct{ marks, least, most int }{
 		`{"key":"a"}`:                        {0, 17, 19},
