@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // holdings is a Locker on three masters, and who is told how its locks end.
@@ -220,6 +221,47 @@ func TestToldOnceHowItEnded(t *testing.T) {
 				}
 				if len(logged) != 1 || !strings.Contains(logged[0], "key_hash="+lockname.Hash("a")) || !strings.Contains(logged[0], "fence=") {
 					t.Errorf("logged %q, want one line with the key and the fence", logged)
+				}
+			})
+		})
+	}
+}
+
+// TestMastersLostAllData: once a process knows that most masters have lost their data, it says of a lock from before that it was lost. A master that
+// has restarted may have the lock all the same.
+func TestMastersLostAllData(t *testing.T) {
+	flush, reboot := (*simnet.Server).Flush, (*simnet.Server).Reboot
+	for name, c := range map[string]struct {
+		lose func(*simnet.Server)
+		most int
+		want inside.End
+	}{
+		"one":              {flush, 1, inside.EndReleased},
+		"two":              {flush, 2, inside.EndGone},
+		"all":              {flush, 3, inside.EndGone},
+		"all by a restart": {reboot, 3, inside.EndUnconfirmed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+				var log logBook
+				var diary diary
+				l := simLocker(t, net.Masters(), log.option(), diary.option(), redlock.WithRestartGuard(simTTL+time.Second))
+				lock := mustLock(t, l, "a")
+				for _, s := range net.Servers[:c.most] {
+					c.lose(s)
+				}
+				time.Sleep(3 * time.Second) // each process has noticed the loss
+				err := lock.Unlock()
+				synctest.Wait()
+				if end := inside.EndOf(lock); end != c.want || end.Lost() != errors.Is(err, redlock.ErrLost) {
+					t.Errorf("ended as %q: %v, want %q", end, err, c.want)
+				}
+				times := 0
+				if c.want.Lost() {
+					times = 1
+				}
+				if told, logged := diary.find("lost", "", nil), log.lines("lease lost, as its release has found"); len(told) != times || len(logged) != times {
+					t.Errorf("told are %v, logged is %q, want %d of each", told, logged, times)
 				}
 			})
 		})

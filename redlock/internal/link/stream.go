@@ -918,6 +918,9 @@ func (s *Stream) DataLost() {
 	s.reconnect()
 }
 
+// Lost reports whether the master is excluded now because its server lacks the locks that it had granted.
+func (s *Stream) Lost() bool { return time.Now().Before(s.seat.LostUntil()) }
+
 // reconnect closes the connection; run makes a new one.
 func (s *Stream) reconnect() {
 	s.mu.Lock()
