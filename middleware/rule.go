@@ -34,7 +34,7 @@ type Rule struct {
 	// A request holds all of its keys, at most 16, or none. In JSON a template has the full names of Caddy's placeholders,
 	// `order:{http.request.uri.path.1:int}`.
 	Keys []string `json:"key,omitempty"`
-	// The settings recommended for a sender of webhooks or for an API (docs/presets.md). Default: none.
+	// The settings for a sender of webhooks or for an API (docs/presets.md). Default: none.
 	//
 	// A setting of the rule itself takes precedence.
 	Preset string `json:"preset,omitempty"`
@@ -73,18 +73,18 @@ type Rule struct {
 	MaxWaiters int `json:"max_waiters,omitempty"`
 	// The status if another request holds the key, 400 to 599. Default: 423.
 	HeldStatus int `json:"held_status,omitempty"`
-	// How long requests wait for masters after this process notices that too few answer. Default: 1s.
+	// How long requests wait for masters when too few answer. Default: 1s.
 	//
-	// A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
+	// The time begins when this process notices. A request that comes later waits only for the rest of this time. When the time is over, no request waits for masters until they are back. No
 	// request waits for longer than `wait`. `0`, in Go a negative value, means not at all.
 	MastersWait time.Duration `json:"masters_wait,omitempty"`
 	// `refuse` a request if too few masters answer, or `pass` it on without a lock. Default: `refuse`.
 	OnNoQuorum string `json:"on_no_quorum,omitempty"`
 	// The status if too few masters answer, 400 to 599. Default: 409.
 	NoQuorumStatus int `json:"no_quorum_status,omitempty"`
-	// How long the lease lasts, and so how long a key stays locked if the process that holds it dies. Default: 10s, or `max_ttl` if that is less.
+	// How long a key stays locked if the process that holds it dies. Default: 10s, or `max_ttl` if that is less.
 	//
-	// The lease is renewed while the request runs. The time is at most `max_ttl`, and at least twice `timeout`.
+	// It is how long the lease lasts, which is renewed while the request runs. The time is at most `max_ttl`, and at least twice `timeout`.
 	TTL time.Duration `json:"ttl,omitempty"`
 	// The longest time that a request holds its lock. Then the request ends as if the lease were lost. Default: 5m.
 	MaxHold time.Duration `json:"max_hold,omitempty"`
@@ -93,18 +93,18 @@ type Rule struct {
 	// With `run` the upstream's response is still read to its end, up to `max_hold`. `cancel` suits streams without an end. It is an error
 	// together with `remember`.
 	OnClientAbort string `json:"on_client_abort,omitempty"`
-	// How long the key stays locked after a handler has broken off, because the upstream may still be at work (docs/hosts.md#what-works-on). Default: 0.
+	// How long the key stays locked after a handler has broken off (docs/hosts.md#what-works-on). Default: 0.
 	//
-	// A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
+	// The upstream may still be at work. A handler has broken off if it returns an error with a status of 499 or more, panics, or answers 502 or 504. The lock is held for at most
 	// `max_hold` in all.
 	HoldAfterAbort time.Duration `json:"hold_after_abort,omitempty"`
 
 	// Bodies of requests, and responses on their way.
 
-	// How many bytes a body may have if it is read for a key, a signature, a fingerprint or `buffer_body`, and how many bytes of a response
-	// `buffer_response` may hold. Default: 1 MiB, or the preset's.
+	// How many bytes a body may have if the rule reads it, and how many bytes of a response `buffer_response` may hold. Default: 1 MiB, or
+	// the preset's.
 	//
-	// A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
+	// A rule reads a body for a key, a signature, a fingerprint or `buffer_body`. A longer body is refused with 413. The number is at most `body_budget`. A body that the rule doesn't read has no limit.
 	MaxBody int64 `json:"max_body,omitempty"`
 	// How long a body may take to arrive, if the rule reads it. Default: 10s.
 	//
@@ -119,19 +119,18 @@ type Rule struct {
 	//
 	// A body longer than `max_body` is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Keeps a response in memory for a slow client, so that the client doesn't keep the key locked (docs/hosts.md#slow-clients). Default: off;
-	// on with a preset.
+	// Keeps a response in memory for a slow client, and frees the key (docs/hosts.md#slow-clients). Default: off; on with a preset.
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
-	// How long a response may wait for a slow client. Then the client is cut off. Default: 10s.
+	// How long a response may wait for a slow client. Default: 10s.
 	//
-	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
+	// Then the client is cut off. Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
-	// Serves WebSocket requests, which otherwise get 403. Requests for other protocols always get 403. Default: off.
+	// Serves WebSocket requests, which otherwise get 403. Default: off.
 	//
-	// Such a request holds the lock as long as its connection lasts, up to `max_hold`.
+	// Requests for other protocols always get 403. A WebSocket request holds the lock as long as its connection lasts, up to `max_hold`.
 	AllowUpgrade bool `json:"allow_upgrade,omitempty"`
 
 	// Deliveries: who has sent them, and by which ID a repeat is known.
@@ -147,7 +146,7 @@ type Rule struct {
 	//
 	// GitHub, Shopify and Adyen don't sign a time.
 	ReplayWindow time.Duration `json:"replay_window,omitempty"`
-	// The template of the ID that the sender gives a delivery and its repeats, such as `{header.X-GitHub-Delivery}`, or `off`. Default: the preset's, or none.
+	// The template of the ID that a delivery and its repeats have, such as `{header.X-GitHub-Delivery}`, or `off`. Default: the preset's, or none.
 	//
 	// While a request waits or runs, a second one with the same key and ID is refused at once. `off` turns off the preset's template.
 	Dedupe string `json:"dedupe,omitempty"`
@@ -156,13 +155,12 @@ type Rule struct {
 	// The ID has 1 to 255 printable characters without spaces. With `required`, a request without the header is refused with 400; with
 	// `optional`, it is served without an ID. A rule without a key locks the ID alone. `off` turns off the preset's setting.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// The template that identifies the sender, such as `{header.X-API-Key}`, or `off`. Nobody gets another sender's response. Default: the
-	// authenticated user, or the preset's.
+	// The template that identifies the sender, such as `{header.X-API-Key}`, or `off`. Default: the authenticated user, or the preset's.
 	//
-	// The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400, or with 401 if the scope
+	// Nobody gets another sender's response. The scope is a part of the ID, and stored hashed. A request with an ID but without a scope is refused with 400, or with 401 if the scope
 	// has `{header.Authorization}`. `off` turns off the preset's template.
 	Scope string `json:"scope,omitempty"`
-	// The name of a site with several hosts (docs/configuration.md#remembered-responses). Default: none, each host is a site of its own.
+	// The name of a site with several hosts (docs/configuration.md#remembered-responses). Default: each host is a site of its own.
 	//
 	// This name, or without it the host as `{host}` reads it, is a part of the ID. So rules with the same name must have the same users. The name has
 	// at most 128 printable bytes.
@@ -180,11 +178,11 @@ type Rule struct {
 	// The shortest time is 1s. A response of 4xx is remembered for an hour at most. `off`, in Go a negative value, means not at all, even if the
 	// preset remembers responses.
 	Remember time.Duration `json:"remember,omitempty"`
-	// How many bytes the body of a remembered response may have, at most 960 KiB. A response with a longer body is remembered without it.
-	// Default: 64 KiB.
+	// How many bytes the body of a remembered response may have. Default: 64 KiB.
+	//
+	// At most 960 KiB. A response with a longer body is remembered without it.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes the responses that one process remembers for this rule may take on each master
-	// (docs/operations.md#responses-that-are-not-remembered). Default: 1 GiB.
+	// How many bytes the responses that one process remembers for this rule may take on each master. Default: 1 GiB.
 	//
 	// The number is less than 2 GiB. Further responses are not remembered. An eighth is only for responses of 4xx, which get no more than that. No
 	// scope takes more than three times as much as it leaves free for others.
@@ -206,7 +204,7 @@ type Rule struct {
 	//
 	// `{http.redlock.outcome}` is the outcome that a request would have had.
 	DryRun bool `json:"dry_run,omitempty"`
-	// Shows operators which client holds a key or waits for it (docs/commands.md#inspect). This is personal data. Default: off.
+	// Shows operators which client holds a key or waits for it. This is personal data. Default: off.
 	//
 	// Operators of any machine see the authenticated user (User) and the address (ClientAddress).
 	ShowClient bool `json:"show_client,omitempty"`
