@@ -2,6 +2,7 @@ package response
 
 import (
 	"io"
+	"runtime"
 	"sync"
 )
 
@@ -13,22 +14,27 @@ type Buffer struct {
 }
 
 const (
-	firstRoom = 4 << 10
-	enough    = piece // this many bytes are sent even before the handler is done
+	firstPiece = 4 << 10
+	enough     = piece // this many bytes are sent even before the handler is done
 )
 
 // queue holds the bytes that a handler has written and the client hasn't taken yet. The handler waits only if there is no more room. So the handler
 // is done, and its lock is free, when the response is complete, however slowly the client takes the response. A goroutine sends the bytes when the
 // handler flushes, or when there are enough of them. All other bytes are sent when the lock is free.
+//
+// The bytes wait in pieces of memory, each of which is sent as it is. So no byte is copied twice, and what was sent takes no more memory. A piece is
+// used for one response only: a writer that wrongly keeps one never sees the response to another client.
 type queue struct {
 	Buffer
 	*sender
 
 	mu      sync.Mutex
 	changed sync.Cond
-	waiting []byte
-	spare   []byte // the memory of bytes that were sent, for further bytes
-	taken   int    // the size of the memory that is being sent
+	waiting [][]byte // the pieces; the handler continues to fill the last one
+	bytes   int      // the number of bytes in them
+	spare   []byte   // a piece that was sent, for further bytes
+	next    int      // the size of the next new piece
+	has     int      // the size of all pieces: those that wait, the one that is being sent, and the spare one
 	sends   bool
 	flushes bool // a flush follows the waiting bytes
 	closed  bool
@@ -48,13 +54,15 @@ func (q *queue) write(p []byte) (n int, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.err == nil && n < len(p) {
-		room := q.grow(len(p) - n)
-		q.waiting = append(q.waiting, p[n:n+room]...)
-		n += room
-		q.full = q.full || room == 0
+		if q.bytes >= enough && q.spare == nil {
+			q.letSend()
+		}
+		some := q.add(p[n:])
+		n += some
+		q.full = q.full || some == 0
 		switch {
-		case room > 0 && len(q.waiting) < enough:
-		case room > 0:
+		case some > 0 && q.bytes < enough:
+		case some > 0:
 			q.send()
 		case q.sends || q.flushes || len(q.waiting) > 0:
 			q.send()
@@ -67,15 +75,48 @@ func (q *queue) write(p []byte) (n int, err error) {
 	return n, q.err
 }
 
-// grow makes room for this many more bytes, or for as many of them as it can, and returns how many.
-func (q *queue) grow(more int) int {
-	if need := len(q.waiting) + more; need > cap(q.waiting) {
-		size := min(max(need, 2*cap(q.waiting), firstRoom), int(q.Most)-q.taken-cap(q.spare))
-		if size > cap(q.waiting) && q.Take(int64(size-cap(q.waiting))) {
-			q.waiting = append(make([]byte, 0, size), q.waiting...)
+// letSend lets the goroutine that sends run before the handler takes further memory. A client that takes the waiting bytes at once frees their piece
+// for the next ones. Otherwise the handler may fill fresh memory with the whole response before the goroutine runs, which takes twice the CPU time.
+func (q *queue) letSend() {
+	q.mu.Unlock()
+	runtime.Gosched()
+	q.mu.Lock()
+}
+
+// add copies bytes into the last piece, or into a further one if the last is full, and returns how many. It returns 0 if there is no room for a
+// further piece.
+func (q *queue) add(p []byte) int {
+	last := len(q.waiting) - 1
+	if last < 0 || len(q.waiting[last]) == cap(q.waiting[last]) {
+		if !q.addPiece(len(p)) {
+			return 0
 		}
+		last++
 	}
-	return min(more, cap(q.waiting)-len(q.waiting))
+	to := q.waiting[last]
+	some := min(len(p), cap(to)-len(to))
+	q.waiting[last] = append(to, p[:some]...)
+	q.bytes += some
+	return some
+}
+
+// addPiece adds an empty piece, and reports whether there was room for one. The first piece is small, because most responses are short.
+func (q *queue) addPiece(wanted int) bool {
+	if q.spare == nil {
+		size := max(firstPiece, q.next)
+		for size < min(wanted, piece) {
+			size *= 2
+		}
+		size = min(size, int(q.Most)-q.has)
+		if size <= 0 || !q.Take(int64(size)) {
+			return false
+		}
+		q.has += size
+		q.next = min(2*size, piece)
+		q.spare = make([]byte, 0, size)
+	}
+	q.waiting, q.spare = append(q.waiting, q.spare), nil
+	return true
 }
 
 // flush makes the goroutine send all bytes written so far. It doesn't wait until they are sent.
@@ -110,25 +151,28 @@ func (q *queue) run() {
 	}
 }
 
-// sendSome sends the waiting bytes, and reports whether there were any.
+// sendSome sends the first of the waiting pieces, and reports whether there was any.
 func (q *queue) sendSome() bool {
 	if q.err != nil || len(q.waiting) == 0 && !q.flushes {
 		return false
 	}
-	batch, flushes := q.waiting, q.flushes
-	q.waiting, q.spare, q.flushes, q.taken = q.spare[:0], nil, false, cap(batch)
-	q.pass(batch, flushes)
-	q.taken = 0
-	switch {
-	case q.err != nil:
-		q.waiting = nil
-	case cap(batch) > 2*enough: // drop this memory, which has grown while the client was slow
-	case cap(q.waiting) == 0:
-		q.waiting = batch[:0]
-	default:
-		q.spare = batch[:0]
+	var first []byte
+	if len(q.waiting) > 0 {
+		first, q.waiting[0] = q.waiting[0], nil
+		q.waiting = q.waiting[1:]
+		q.bytes -= len(first)
 	}
-	q.Settle(int64(cap(q.waiting) + cap(q.spare)))
+	flushes := q.flushes && len(q.waiting) == 0
+	q.flushes = q.flushes && !flushes
+	q.pass(first, flushes)
+	if cap(first) > cap(q.spare) {
+		first, q.spare = q.spare, first[:0]
+	}
+	q.has -= cap(first)
+	if q.err != nil {
+		q.drop()
+	}
+	q.Settle(int64(q.has))
 	q.changed.Broadcast()
 	return true
 }
@@ -170,10 +214,12 @@ func (q *queue) end(panicked bool) error {
 	}
 	for q.sendSome() {
 	}
-	q.waiting, q.spare = nil, nil
+	q.drop()
 	q.Settle(0)
 	if q.broken != nil && !panicked {
 		panic(q.broken)
 	}
 	return q.err
 }
+
+func (q *queue) drop() { q.waiting, q.spare, q.bytes, q.has = nil, nil, 0, 0 }
