@@ -2,11 +2,13 @@ package middleware_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,14 +29,23 @@ func (c *counts) Remembered(string, int, middleware.Reason) {}
 
 func (c *counts) Done(string, middleware.Outcome, time.Duration) { c.done.Add(1) }
 
-// http1Recorder has the interfaces of the writers of net/http's server.
-type http1Recorder struct{ *httptest.ResponseRecorder }
+// lateClient takes nothing of a response before done is closed, which is when the handler is done. So a buffered response is in memory as a whole, and
+// its allocations are the same each time. lateClient has the interfaces of the writers of net/http's server.
+type lateClient struct {
+	*httptest.ResponseRecorder
+	done chan struct{}
+}
 
-func (http1Recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (c *lateClient) Write(p []byte) (int, error) {
+	<-c.done
+	return len(p), nil
+}
+
+func (*lateClient) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, http.ErrNotSupported
 }
-func (r http1Recorder) ReadFrom(src io.Reader) (int64, error) { return r.Body.ReadFrom(src) }
-func (http1Recorder) CloseNotify() <-chan bool                { return nil }
+func (*lateClient) ReadFrom(io.Reader) (int64, error) { return 0, http.ErrNotSupported }
+func (*lateClient) CloseNotify() <-chan bool          { return nil }
 
 // BenchmarkRequest measures what the middleware, with one master in memory, adds to a request; "lock" is the lock alone.
 func BenchmarkRequest(b *testing.B) {
@@ -51,26 +62,66 @@ func BenchmarkRequest(b *testing.B) {
 			}
 		}
 	})
-	for name, rule := range map[string]middleware.Rule{
-		"try":      {},
-		"wait":     {Wait: bound},
-		"shutdown": {Wait: bound, Shutdown: b.Context()},
-		"max_hold": {MaxHold: time.Minute, TTL: longTTL},
-		"dedupe":   {Dedupe: "{header.Id}"},
-		"to_end":   {OnClientAbort: "run"},
-		"observer": {Observer: new(counts)},
+	const key = "order:{path.1:int}"
+	once := middleware.Rule{IdempotencyKey: "required", Remember: hour}
+	buffered := middleware.Rule{BufferResponse: new(true), MaxBody: 16 << 20, BodyBudget: middleware.NewBudget(1 << 30)}
+	json := `{"order":{"id":42},"text":"` + strings.Repeat("x", 1000) + `"}`
+	for name, c := range map[string]struct {
+		key      string
+		rule     middleware.Rule
+		body     string
+		fresh    bool // each request has an ID of its own
+		response int  // bytes
+	}{
+		"try":                    {key: key},
+		"wait":                   {key: key, rule: middleware.Rule{Wait: bound}},
+		"shutdown":               {key: key, rule: middleware.Rule{Wait: bound, Shutdown: b.Context()}},
+		"max_hold":               {key: key, rule: middleware.Rule{MaxHold: time.Minute, TTL: longTTL}},
+		"to_end":                 {key: key, rule: middleware.Rule{OnClientAbort: "run"}},
+		"observer":               {key: key, rule: middleware.Rule{Observer: new(counts)}},
+		"json":                   {key: "order:{json.order.id:int}", rule: middleware.Rule{BufferBody: new(true)}, body: json},
+		"dedupe":                 {key: key, rule: middleware.Rule{Dedupe: "{header.Idempotency-Key}"}},
+		"remember":               {rule: once, fresh: true, response: 100},
+		"remember with a key":    {key: key, rule: once, fresh: true, response: 100},
+		"replay":                 {rule: once, response: 100},
+		"buffer_response":        {key: key, rule: buffered, response: 100},
+		"buffer_response 1 MiB":  {key: key, rule: buffered, response: 1 << 20},
+		"buffer_response 10 MiB": {key: key, rule: buffered, response: 10 << 20},
 	} {
 		b.Run(name, func(b *testing.B) {
-			handler := middleware.New(newLocker(b, live[:1]), "order:{path.1:int}", rule)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			write := bytes.Repeat([]byte("x"), min(32<<10, c.response))
+			w, buffers := &lateClient{ResponseRecorder: httptest.NewRecorder()}, c.rule.BufferResponse != nil
+			handler := middleware.New(newLocker(b, live[:1]), c.key, c.rule)(http.HandlerFunc(func(to http.ResponseWriter, _ *http.Request) {
+				for left := c.response; left > 0; left -= len(write) {
+					_, _ = to.Write(write)
+				}
+				if buffers {
+					close(w.done)
+				}
+			}))
 			r := httptest.NewRequest(http.MethodPost, "/orders/42/pay", nil)
-			r.Header.Set("Id", "1")
-			w := http1Recorder{httptest.NewRecorder()}
+			r.Header = http.Header{"Idempotency-Key": {"1"}, "Content-Type": {jsonType}}
+			body := strings.NewReader(c.body)
+			unread := io.NopCloser(body)
 			b.ReportAllocs()
-			for b.Loop() {
+			for i := 0; b.Loop(); i++ {
+				if c.fresh {
+					r.Header["Idempotency-Key"][0] = strconv.Itoa(i)
+				}
+				if c.body != "" {
+					body.Reset(c.body)
+					r.Body, r.ContentLength = unread, body.Size()
+				}
+				if w.done = make(chan struct{}); !buffers {
+					close(w.done)
+				}
 				handler.ServeHTTP(w, r)
 			}
 			if w.Code != http.StatusOK {
-				b.Error(w.Code, w.Body)
+				b.Error(w.Code)
+			}
+			if name == "replay" && w.Header().Get("Idempotency-Replayed") == "" {
+				b.Error("not replayed")
 			}
 		})
 	}
