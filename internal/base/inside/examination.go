@@ -48,6 +48,7 @@ type Examination struct {
 	NotTried  []string          // commands that weren't tried because they would have left a key behind
 	OtherRun  string            // the run ID on a second connection, if it differs from the first
 	Processes map[string]string // the beats of the processes that use this server, by the processes' IDs: see beat.lua
+	LostAgo   time.Duration     // how long ago the server lost its data, as a process has told it; 0 if none has
 }
 
 // Refusal is the server's refusal of a command that locks need.

@@ -13,7 +13,7 @@ func (x *examination) judge() (findings []Finding) {
 	if x.Mode == "sentinel" {
 		return []Finding{{Level: Error, Check: Mode, Text: "it is a Sentinel, which keeps no keys", Advice: "Name independent Redis servers, each by its own address.", excludes: true}}
 	}
-	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.certificate, x.eviction, x.disk} {
+	for _, check := range []func() []Finding{x.reachability, x.mode, x.versionNumber, x.judgeRights, x.latency, x.uptimeAgainstGuard, x.lostData, x.certificate, x.eviction, x.disk} {
 		findings = append(findings, check()...)
 	}
 	if x.Cluster {
@@ -79,6 +79,16 @@ func (x *examination) uptimeAgainstGuard() []Finding {
 		return nil
 	}
 	return []Finding{f}
+}
+
+// lostData says that the server has lost its data without a restart. A process that starts gives it no vote until all leases have ended.
+func (x *examination) lostData() []Finding {
+	rest := max(x.Guard, x.MaxTTL) - x.LostAgo
+	if x.LostAgo == 0 || rest <= 0 {
+		return nil
+	}
+	return []Finding{{Level: Warning, Check: Uptime, Text: fmt.Sprintf("it lost its data %v ago, as a running process has noticed, and its locks with it: it votes in %v", x.LostAgo.Truncate(time.Second), rest.Round(time.Second)),
+		Advice: "Wait, and look who deleted its data (FLUSHALL, a restored copy).", excludes: true}}
 }
 
 // RenewCertificate is the advice about a certificate that ends within CertificateSoon.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,39 @@ func TestUptime(t *testing.T) {
 	advised(t, s, doctor.Uptime, "restart_guard off")
 	s.Guard = 0
 	healed(t, s, doctor.Uptime)
+}
+
+// TestLostData: as a process that starts would, doctor learns from the running ones that a master has lost its data.
+func TestLostData(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, 1)[0]
+	l, err := redlock.Open([]string{server.URL()}, redlock.WithTimeout(time.Second), redlock.WithRestartGuard(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Do(t.Context(), "key", func(context.Context, *redlock.Lock) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	s := settings(server.URL())
+	s.MaxTTL = time.Hour
+	if found := of(doctor.Examine(t.Context(), s), doctor.Uptime); len(found) > 0 {
+		t.Errorf("before the loss: %+v", found)
+	}
+	if err := server.Client().FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the loss is known", func() bool { return len(of(doctor.Examine(t.Context(), s), doctor.Uptime)) > 0 })
+	s.MaxTTL = time.Nanosecond
+	healed(t, s, doctor.Uptime) // after a wait
+	s.MaxTTL = redlock.DefaultMaxTTL
+	s.Guard = time.Hour
+	report := doctor.Examine(t.Context(), s)
+	if found := of(report, doctor.Uptime); !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+		return strings.HasPrefix(f.Text, "it lost its data ") && strings.HasPrefix(f.Advice, "Wait, ")
+	}) || report.Voting != 0 {
+		t.Errorf("%+v", report)
+	}
 }
 
 func TestServers(t *testing.T) {

@@ -328,10 +328,15 @@ func (x *examiner) readConfig(ctx context.Context, cn *redis.Conn) error {
 	return nil
 }
 
-// readProcesses asks for the processes that use the server. It gets none if the user has no right to read that key.
+// readProcesses asks for the processes that use the server, and for a loss of its data that they have noticed. It gets nothing if the user has no right
+// to read that key.
 func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
-	key := protocol.Processes(x.prefix)
-	now := strconv.FormatInt(time.Now().Add(x.Offset).UnixMilli(), 10)
+	key, at := protocol.Processes(x.prefix), time.Now().Add(x.Offset)
+	born := cn.HGet(ctx, key, "born").Val()
+	if began, valid := protocol.ParseNumber(born, protocol.MaxTime.Microseconds()); valid && born == cn.HGet(ctx, key, "lost").Val() {
+		x.LostAgo = at.Sub(time.UnixMicro(began))
+	}
+	now := strconv.FormatInt(at.UnixMilli(), 10)
 	known, err := cn.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key + ":ends", Start: now, Stop: "+inf", ByScore: true, Count: protocol.MaxProcesses}).Result()
 	x.Processes = make(map[string]string)
 	for _, id := range known {
