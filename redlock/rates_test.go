@@ -27,7 +27,7 @@ func refusedFor(net *simnet.Net, rest time.Duration) {
 	}
 }
 
-// TestRates is the list of docs/DESIGN.md: how often each loop asks each master within a minute, at least and at most.
+// TestRates lists how often each loop asks each master within a minute, at least and at most.
 func TestRates(t *testing.T) {
 	slots := []redlock.LockOption{redlock.WithConcurrency(3)}
 	short := []redlock.LockOption{redlock.WithTTL(600 * time.Millisecond)}
