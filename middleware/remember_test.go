@@ -437,10 +437,20 @@ func TestWrongMemory(t *testing.T) {
 func TestUnreadableResponse(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
-	c := &cashier{answer: ok}
-	server := serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(longTTL/2)), c.ServeHTTP,
-		middleware.Rule{Dedupe: "{header.Id}", Remember: hour, OnNoQuorum: middleware.Pass}))
-	first := post(t, server.URL, "Order", "42", "Id", "a")
+	body := make([]byte, 8<<10)
+	_, _ = rand.Read(body)
+	c := &cashier{answer: func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Id") == "a" {
+			_, _ = w.Write(body)
+		}
+	}}
+	process := func() *httptest.Server {
+		return serve(t, orders(newLocker(t, redistest.URLs(servers), redlock.WithRestartGuard(0), redlock.WithTimeout(longTTL/2)), c.ServeHTTP,
+			middleware.Rule{Dedupe: "{header.Id}", Remember: hour, OnNoQuorum: middleware.Pass}))
+	}
+	first := post(t, process().URL, "Order", "42", "Id", "a")
+	server := process()
+	post(t, server.URL, "Order", "43", "Id", "b") // short responses need one connection, and only long ones a second
 	clients := func(most string) {
 		t.Helper()
 		for _, s := range servers {
@@ -454,12 +464,12 @@ func TestUnreadableResponse(t *testing.T) {
 	if got.StatusCode != http.StatusServiceUnavailable || got.Header.Get("Redlock-Outcome") != "unreadable" || got.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", got.StatusCode, got.Header)
 	}
-	c.requireRuns(t, 1)
+	c.requireRuns(t, 2)
 	clients("1000")
 	eventually(t, "the response can be read", func() bool {
 		got = post(t, server.URL, "Order", "42", "Id", "a")
 		return got.StatusCode != http.StatusServiceUnavailable
 	})
 	requireReplay(t, got, first)
-	c.requireRuns(t, 1)
+	c.requireRuns(t, 2)
 }

@@ -244,7 +244,8 @@ func (p *pair) command(key string) protocol.Command {
 	case 1, 2:
 		cmd.Op = protocol.OpRelease
 		if p.rand.IntN(3) == 0 {
-			cmd.Ask = p.store(string(rune('A'+p.rand.IntN(20)))+"\r\n", 4)
+			size := p.pick(3, 3, 3, protocol.ShortResult, protocol.ShortResult+1)
+			cmd.Ask = p.store(strings.Repeat(string(rune('A'+p.rand.IntN(20))), int(size)-2)+"\r\n", 4)
 		}
 		if _, slot := protocol.SlotOf(key); slot > 0 || p.rand.IntN(3) == 0 {
 			cmd.Ask, cmd.Slots = nil, uint16(slot+1+p.rand.IntN(slotsTried-slot))

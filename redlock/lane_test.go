@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 )
 
 // narrows is a line to a server on which long results are held up, and nothing else.
@@ -125,12 +126,16 @@ func TestLongResultsKeepNoLocksWaiting(t *testing.T) {
 	}
 }
 
-// TestUnreadableResult: what is done and can't be read is neither a missing quorum nor free.
+// TestUnreadableResult: what is done and can't be read is neither a missing quorum nor free. A short result needs no second connection.
 func TestUnreadableResult(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Start(t, 3)
 	lines, urls := newNarrowsTo(t, servers, 1<<30)
-	fence := leaveResult(t, newLocker(t, redistest.URLs(servers)), "k", "paid")
+	former := newLocker(t, redistest.URLs(servers))
+	fence := leaveResult(t, former, "k", strings.Repeat("x", protocol.ShortResult+1))
+	short := strings.Repeat("x", protocol.ShortResult)
+	leaveResult(t, former, "short", short)
+	leaveResult(t, former, "empty", "")
 	l := newLocker(t, urls)
 	lockUnlock(t, l, "other") // it is connected
 	eventually(t, bound, "all are connected", func() bool { return l.Status().Available == 3 })
@@ -145,6 +150,13 @@ func TestUnreadableResult(t *testing.T) {
 		})
 		if !errors.Is(err, redlock.ErrUnreadable) || errors.Is(err, redlock.ErrNoQuorum) || errors.Is(err, redlock.ErrHeld) || !strings.Contains(err.Error(), "127.0.0.1:") {
 			t.Errorf("%v, %v, want ErrUnreadable with the masters", lock, err)
+		}
+	}
+	for key, want := range map[string]string{"short": short, "empty": ""} {
+		var done *redlock.DoneError
+		err := answered(t, func() error { _, err := l.TryLock(t.Context(), key, redlock.WithRecall()); return err })
+		if !errors.As(err, &done) || string(done.Result) != want {
+			t.Errorf("%s: %v, want the result", key, err)
 		}
 	}
 	for _, line := range lines {

@@ -500,7 +500,7 @@ func (k *Lock) UnlockWith(result []byte, keep time.Duration) error {
 			wrong = errors.New("redlock: a lock on several keys has no result")
 		default:
 			k.result = &protocol.Result{Data: string(result), Keep: keep, Fence: k.attempt.Fence}
-			if len(result) > vote.ShortResult { // on the connection for locks, a long result would delay them
+			if len(result) > protocol.ShortResult { // on the connection for locks, a long result would delay them
 				wrong = k.store()
 				remembered, k.result = wrong == nil, nil
 			}

@@ -70,6 +70,22 @@ var resultMutants = []mutant{
 		},
 	},
 	{
+		name: "a result that one master has brought is returned as it is", breaks: onceOnly,
+		send: func(l *route, cmd *protocol.Command) {
+			if l.address > 0 && cmd.Op == protocol.OpRelease {
+				cmd.Ask = nil
+			}
+		},
+		answer: func(l *route, cmd *protocol.Command) { // but a holder learns that no quorum remembers its result
+			w := l.process.world
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if l.address > 0 && cmd.Op == protocol.OpRelease && w.tokens[cmd.Token] != nil {
+				cmd.Reply = protocol.Reply{Err: protocol.ErrBroken}
+			}
+		},
+	},
+	{
 		name: "a store counts although another token has the key", breaks: onceOnly,
 		shape: longResults,
 		send: func(l *route, cmd *protocol.Command) { // it has on all masters but one

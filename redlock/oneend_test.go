@@ -10,10 +10,9 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/simnet"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
-var longResult = make([]byte, vote.ShortResult+1)
+var longResult = make([]byte, protocol.ShortResult+1)
 
 // TestEndsWithItsValidity: once the validity of a lock is over, it has ended for whatever asks first, although its timer is late.
 func TestEndsWithItsValidity(t *testing.T) {

@@ -171,18 +171,22 @@ func TestResultOnFewMasters(t *testing.T) {
 }
 
 // TestLargestFenceCounts: of two results, that of the last lock counts, and replaces the other.
+// A short one comes with the refusal, and a long one doesn't.
 func TestLargestFenceCounts(t *testing.T) {
 	l, servers := onServers(t, 3)
-	first := mustLock(t, l, "k")
-	unlockWith(t, first, []byte("first"), time.Minute)
-	second := leaveResult(t, l, "k", "second") // it doesn't recall, as one that has not met the result
-	servers[0].Client().HSet(context.Background(), redisKey("k")+":result", "data", "first", "fence", first.Fence())
-	eventually(t, bound, "the first is replaced", func() bool {
-		if done := recalled(t, l, "k"); string(done.Result) != "second" || done.Fence != second {
-			t.Fatalf("%q of %d", done.Result, done.Fence)
-		}
-		return servers[0].Client().HGet(context.Background(), redisKey("k")+":result", "data").Val() == "second"
-	})
+	for _, last := range []string{"second", strings.Repeat("2", 100_000)} {
+		key := fmt.Sprint("k", len(last))
+		first := mustLock(t, l, key)
+		unlockWith(t, first, []byte("first"), time.Minute)
+		second := leaveResult(t, l, key, last) // it doesn't recall, as one that has not met the result
+		servers[0].Client().HSet(context.Background(), redisKey(key)+":result", "data", "first", "fence", first.Fence())
+		eventually(t, bound, "the first is replaced", func() bool {
+			if done := recalled(t, l, key); string(done.Result) != last || done.Fence != second {
+				t.Fatalf("%.9q of %d", done.Result, done.Fence)
+			}
+			return servers[0].Client().HGet(context.Background(), redisKey(key)+":result", "data").Val() == last
+		})
+	}
 }
 
 // TestWhatResultsSurvive: the cells of the table in docs/guarantees.md.

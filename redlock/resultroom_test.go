@@ -161,7 +161,7 @@ func TestLostLockStoresNoResult(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, lock := range locks {
-			if err := lock.UnlockWith(make([]byte, vote.ShortResult+1), time.Hour); !errors.Is(err, ErrNotRemembered) || !errors.Is(err, ErrMaxHold) {
+			if err := lock.UnlockWith(make([]byte, protocol.ShortResult+1), time.Hour); !errors.Is(err, ErrNotRemembered) || !errors.Is(err, ErrMaxHold) {
 				t.Errorf("UnlockWith: %v, want ErrNotRemembered and ErrMaxHold", err)
 			}
 		}

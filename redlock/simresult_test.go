@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/memory"
 	"github.com/caddy-redlock/caddy-redlock/redlock/internal/protocol"
-	"github.com/caddy-redlock/caddy-redlock/redlock/internal/vote"
 )
 
 // onceOnly is the property of results.
@@ -69,7 +68,7 @@ func (w *world) once(p *process, r *rand.Rand) {
 	w.mu.Unlock()
 	result := strconv.Itoa(h.order)
 	if w.long || chance(r, 50) { // on a lane of its own
-		result += strings.Repeat(" ", vote.ShortResult)
+		result += strings.Repeat(" ", protocol.ShortResult)
 	}
 	unlock := (*Lock).UnlockWith
 	if w.mutant.unlock != nil {

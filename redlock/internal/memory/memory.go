@@ -111,6 +111,10 @@ func (m *Master) acquire(cmd *protocol.Command, now time.Time) (reply protocol.R
 	if cmd.Recall {
 		if done, ends, known := m.Results.Get(cmd.ResultOf(), now); known {
 			reply.Status, reply.Fence, reply.TTL = protocol.StatusDone, done.Fence, ends.Sub(now)
+			if len(done.Data) <= protocol.ShortResult {
+				done.Keep = reply.TTL
+				reply.Answer = &done
+			}
 			return reply
 		}
 	}

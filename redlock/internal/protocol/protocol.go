@@ -64,7 +64,8 @@ type Command struct {
 
 	Former string // the token of a lock on the key that OpAcquire frees before it takes the key; empty for none
 	Op     Op
-	Recall bool // makes the master refuse OpAcquire with StatusDone if the master remembers a result for the key
+	// Recall makes the master refuse OpAcquire with StatusDone if the master remembers a result for the key. If the result is short, the reply has it.
+	Recall bool
 	// Queue puts the process into the key's queue, with this ticket, for at most the TTL: with OpAcquire if it is refused, with OpRelease always.
 	// Without Queue, OpRelease removes the process from the queue.
 	Queue bool
@@ -146,6 +147,9 @@ type Store struct {
 }
 
 const MaxResult = 1 << 20
+
+// ShortResult is the largest number of bytes of a result that is sent with the lock's own commands.
+const ShortResult = 4 << 10
 
 // Result is the result of work under a lock.
 type Result struct {

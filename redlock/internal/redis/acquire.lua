@@ -1,7 +1,7 @@
 -- KEYS lock fence queue leases [result] | ARGV token process ticket ttl_ms waits proposal_us slots former or ''
 -- -> time_us: granted with the proposal as fence, and no process waits
 --    {fence, time_us, former}: granted
---    {fence of the result, ms that it is remembered, time_us, former}: refused, because a result is remembered
+--    {fence of the result, ms that it is remembered, time_us, former[, result, if it is short]}: refused, because a result is remembered
 --    {ms that the lease can last, holder's token or '', time_us, former, the slot that is offered or -1,
 --     the number of holders that another call in the queue allows or 0}: refused. The leader returns the ms until a slot may be free.
 -- waits: 1 to join the queue if refused; + 2 if this server is the leader of the slots, + 4 if the leader has offered this slot
@@ -19,7 +19,8 @@ end
 if KEYS[5] then
   local done = call('HGET', KEYS[5], 'fence')
   if done then
-    return {tonumber(done), call('PTTL', KEYS[5]), now, former}
+    local short = call('HSTRLEN', KEYS[5], 'data') <= SHORT and call('HGET', KEYS[5], 'data')
+    return {tonumber(done), call('PTTL', KEYS[5]), now, former, short or nil}
   end
 end
 

@@ -353,7 +353,7 @@ func (x *examiner) readProcesses(ctx context.Context, cn *redis.Conn) error {
 // scripts.
 var tried = []string{
 	"exists", "get", "lindex 0", "lpop", "ltrim 0 0", "lset 0 x", "lrem 1 x", "pttl", "pexpire 1000", "zrange 0 0", "zscore x", "zrem x",
-	"hget x", "hdel x",
+	"hget x", "hstrlen x", "hdel x",
 }
 
 // makers are the commands that would create a key. They are tried on a string that lasts for a second at most. Because the key is no list, sorted set

@@ -71,6 +71,10 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 			Offer: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
 	case op == protocol.OpAcquire && shape("::::"):
 		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}
+	case op == protocol.OpAcquire && shape("::::$"):
+		check(int64(len(v.fields[4].text)), 0, protocol.ShortResult)
+		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}
+		reply.Answer = &protocol.Result{Data: v.fields[4].text, Keep: reply.TTL, Fence: reply.Fence}
 	case op == protocol.OpRecall && shape(":::$"):
 		reply = protocol.Reply{Status: protocol.StatusExpired, Time: micros(2)}
 		if fence := micros(0); fence > 0 {

@@ -69,8 +69,8 @@ type scriptSet [scripts]struct {
 
 // newScriptSet returns the scripts for servers. counted reports whether PUBLISH returns the number of all subscribers on these servers.
 func newScriptSet(counted bool) *scriptSet {
-	settings := fmt.Sprintf("local call, COUNTED, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
-		counted, protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds())
+	settings := fmt.Sprintf("local call, COUNTED, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SHORT, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
+		counted, protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds(), protocol.ShortResult)
 	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- slots.lua\n", slotsSource, "-- born.lua\n", bornSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{

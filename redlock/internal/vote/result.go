@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	// ShortResult is the largest number of bytes of a result that is sent with the lock's own commands.
-	ShortResult = 4 << 10
 	// ResultTime is how long the storing or reading of a result may take.
 	ResultTime = 10 * time.Second
 	// ResultRoom bounds how many results one process stores or reads at a time. Short results that it stores don't count.
@@ -156,15 +154,28 @@ func (a *Attempt) Recall(ctx context.Context) *protocol.Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ResultTime)
 	defer cancel()
-	if !a.masters.EnterRoom(ctx) {
-		return nil
+	result := a.brought(last)
+	if result == nil {
+		if !a.masters.EnterRoom(ctx) {
+			return nil
+		}
+		defer a.masters.LeaveRoom()
+		result = a.fetch(ctx, last)
 	}
-	defer a.masters.LeaveRoom()
-	result := a.fetch(ctx, last)
 	if result == nil || !a.spread(ctx, result) {
 		return nil
 	}
 	return result
+}
+
+// brought returns the result with this fence if it is short: a master's refusal has it.
+func (a *Attempt) brought(fence int64) *protocol.Result {
+	for _, done := range a.done {
+		if result, ok := done.Reply.Answer.(*protocol.Result); ok && done.Reply.Fence == fence {
+			return result
+		}
+	}
+	return nil
 }
 
 // fetch asks one master after another for the result with this fence, because results are long. If a master is slow, it asks the next one without
@@ -211,7 +222,7 @@ func (a *Attempt) fetch(ctx context.Context, fence int64) (result *protocol.Resu
 // spread ends the attempt, and makes the masters that have answered without the result remember it. It reports whether a quorum remembers the result.
 func (a *Attempt) spread(ctx context.Context, result *protocol.Result) bool {
 	known, lacking := a.remembering(result.Fence)
-	if len(result.Data) > ShortResult {
+	if len(result.Data) > protocol.ShortResult {
 		if known < a.masters.Quorum {
 			ctx, cancel := context.WithDeadline(ctx, a.Until())
 			defer cancel()
