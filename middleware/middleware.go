@@ -67,8 +67,10 @@
 // # Logs and traces
 //
 // NoteTurn gives an access log the Outcome of each request and the reason for it, also if the request was refused. The Logger gets lines about
-// refused requests: for each Outcome of a rule, one line in 10 s at most. The lines have the rule's Name. If the request has an OpenTelemetry span
-// that is recorded, its wait for the lock gets a child span named redlock.acquire. Keys are never logged.
+// refused requests: for each Outcome of a rule, one line in 10 s at most. The lines have the rule's Name. Keys are never logged.
+//
+// If a handler around the middleware, such as otelhttp's, has started an OpenTelemetry span that is recorded, each request gets a child span named
+// redlock.acquire, from its arrival until its Outcome is known. If the lock is lost, the handler's span has an event redlock.lost.
 //
 // # Webhooks
 //

@@ -58,6 +58,7 @@ type serving struct {
 }
 
 func (s *serving) serve() error {
+	s.span = trace.SpanFromContext(s.r.Context())
 	err := s.admit()
 	if s.rule.DryRun {
 		return s.dryRun(err)
@@ -74,10 +75,8 @@ func (s *serving) serve() error {
 		s.turn.Outcome = OutcomeAcquired
 		return s.handOver(s.w)
 	}
-	s.span = trace.SpanFromContext(s.r.Context())
 	s.asked, s.options = time.Now(), append(s.rule.options, inside.WithRequest(s.shownRequest()).(redlock.LockOption))
 	s.options = slices.Clip(s.options)
-	span := s.startSpan()
 	first, err := s.acquire(keys)
 	if first == nil {
 		s.exchange.Free() // no response is replayed, so give back the memory that was taken to read one
@@ -93,7 +92,7 @@ func (s *serving) serve() error {
 		refusal = s.rule.refusalOfLock(s.r.Context(), err)
 		s.setOutcome(refusal.turn.Outcome, err)
 	}
-	s.endSpan(span)
+	s.traceOutcome()
 	switch {
 	case first != nil:
 		if s.rule.OnReplay != nil {
@@ -296,6 +295,7 @@ func (s *serving) setOutcome(outcome Outcome, err error) {
 func (s *serving) refuseBeforeLock(err error) error {
 	refusal := refusalBeforeLock(s.r.Context(), err)
 	s.setOutcome(refusal.turn.Outcome, err)
+	s.traceOutcome()
 	if s.turn.Outcome == OutcomeMissingKey && s.rule.passes(err) {
 		return s.pass()
 	}
@@ -690,6 +690,7 @@ func (s *serving) dryRun(err error) error {
 		}
 	}
 	s.setOutcome(outcome, err)
+	s.traceOutcome()
 	if err != nil {
 		s.rule.Logger.Info("dry run: the request would have been "+what, "rule", s.turn.Rule, "outcome", s.turn.Outcome, "detail", s.turn.Detail)
 	}
@@ -805,20 +806,14 @@ func (s *serving) observeReleased() {
 
 const tracerName = "github.com/caddy-redlock/caddy-redlock/middleware"
 
-// startSpan starts a span for the time in which the request asks for its lock. It returns nil if the span of the request itself isn't recorded.
-func (s *serving) startSpan() trace.Span {
+// traceOutcome exports a span for the time until the outcome was known, unless the span of the request itself isn't recorded. Only outcomes for
+// which the server is to blame are errors. A refusal needs a span even if the request asked for no lock: if handle_errors writes the response, the
+// request's span has the status 200.
+func (s *serving) traceOutcome() {
 	if !s.span.IsRecording() {
-		return nil
-	}
-	_, span := s.span.TracerProvider().Tracer(tracerName).Start(s.r.Context(), "redlock.acquire")
-	return span
-}
-
-// endSpan ends the span when the outcome is known. Only outcomes for which the server is to blame are errors.
-func (s *serving) endSpan(span trace.Span) {
-	if span == nil {
 		return
 	}
+	_, span := s.span.TracerProvider().Tracer(tracerName).Start(s.r.Context(), "redlock.acquire", trace.WithTimestamp(s.arrived))
 	span.SetAttributes(attribute.String("redlock.rule", s.turn.Rule), attribute.String("redlock.outcome", string(s.turn.Outcome)),
 		attribute.Float64("redlock.wait", s.turn.Waited.Seconds()))
 	if lock := s.own; s.turn.Outcome == OutcomeAcquired {
@@ -828,7 +823,7 @@ func (s *serving) endSpan(span trace.Span) {
 		if slot, ok := s.turn.Slot(); ok {
 			span.SetAttributes(attribute.Int("redlock.slot", slot))
 		}
-	} else {
+	} else if s.turn.Detail != "" {
 		span.SetAttributes(attribute.String("redlock.detail", s.turn.Detail))
 	}
 	if ofServer(s.turn.Outcome) {

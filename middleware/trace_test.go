@@ -39,7 +39,7 @@ func attributeOf(attributes []attribute.KeyValue, name string) string {
 	return "none"
 }
 
-// Each request that asks for a lock has a span for that, below its own. Only what the server is to blame for is an error.
+// Each request that reaches a rule has a span for that, below its own. Only what the server is to blame for is an error.
 func TestSpanOfAcquire(t *testing.T) {
 	t.Parallel()
 	l, noQuorum := newLocker(t, live), newLocker(t, dead)
@@ -56,6 +56,12 @@ func TestSpanOfAcquire(t *testing.T) {
 			"redlock.fence": "none", "redlock.detail": "another request holds the lock"}},
 		"no_quorum": {middleware.New(noQuorum, "order:{header.Order}", middleware.Rule{Name: name, OnNoQuorum: middleware.Pass})(http.HandlerFunc(ok)), codes.Error, map[string]string{
 			"redlock.via": "none", "redlock.detail": "too few masters are usable"}},
+		"missing_key": {middleware.New(l, "order:{header.None}", middleware.Rule{Name: name})(http.HandlerFunc(ok)), codes.Unset, map[string]string{
+			"redlock.wait": "0", "redlock.detail": "key part {header.None}: missing or empty"}},
+		"bad_key": {middleware.New(l, "order:{header.Order:int}", middleware.Rule{Name: name})(http.HandlerFunc(ok)), codes.Unset, map[string]string{
+			"redlock.fence": "none"}},
+		"dry_run": {middleware.New(l, "order:{header.Order}", middleware.Rule{Name: name, DryRun: true})(http.HandlerFunc(ok)), codes.Unset, map[string]string{
+			"redlock.fence": "none", "redlock.detail": "none"}},
 	} {
 		spans := traced(t, test.handler, trace.AlwaysSample())
 		if len(spans) != 2 {
