@@ -235,6 +235,8 @@ func detailOfHeld(err error) string {
 		slots = held.Slots
 	}
 	switch {
+	case errors.Is(err, redlock.ErrNotWoken):
+		return "another request holds the lock, and no request can wait, because the masters deny SUBSCRIBE"
 	case slots > 1 && errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("all %d slots were taken for the whole wait", slots)
 	case slots > 1:

@@ -4,12 +4,14 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/verdicts"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
+	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
@@ -24,6 +26,14 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("%s, %v: %d %s, again after %v; want %d %s", v.Seen, cause, refusal.Status(), refusal.Turn().Outcome, middleware.RetryAfter(refusal), v.Status, v.Outcome)
 			}
 		}
+	}
+}
+
+// TestDetailWithoutSubscribe: who could not wait isn't told that the whole wait was over.
+func TestDetailWithoutSubscribe(t *testing.T) {
+	refusal := middleware.RefusalOf(t.Context(), &redlock.HeldError{Err: redlock.ErrNotWoken})
+	if turn := refusal.Turn(); turn.Outcome != middleware.OutcomeHeld || !strings.Contains(turn.Detail, "SUBSCRIBE") {
+		t.Errorf("%s: %s", turn.Outcome, turn.Detail)
 	}
 }
 
