@@ -174,7 +174,7 @@ var (
 // ServeHTTP serves the request while it holds the lock.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	if e := explain.Of(r); e != nil {
-		e.Add(engine.Name(h.Rule), h.placeholders(), h.serializer.Explain(r))
+		h.explain(e, r)
 		return next.ServeHTTP(w, r)
 	}
 	locker, err := h.app.join(r.Context())
@@ -187,8 +187,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 	defer h.leave()
 	err = h.serializer.Serve(locker, w, r, func(w http.ResponseWriter, inner *http.Request) error {
-		turn, _ := middleware.TurnFromContext(inner.Context())
-		show(r, h, turn, false)
+		h.showTurn(r, inner)
 		return serveInPlace(w, r, inner, next)
 	})
 	refusal, refused := err.(engine.Refusal) //nolint:errorlint // a wrapped refusal comes from another rule, which has made a response of it
@@ -196,6 +195,33 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	return refuse(w, r, h, refusal)
+}
+
+// The next three functions are not inlined. What they copy would be on the stack while the next handler runs, and would double the stack
+// of most requests.
+
+// explain adds what the rule says of the request.
+//
+//go:noinline
+func (h *Handler) explain(e *explain.Explanation, r *http.Request) {
+	e.Add(engine.Name(h.Rule), h.placeholders(), h.serializer.Explain(r))
+}
+
+// showTurn shows the turn of the inner request.
+//
+//go:noinline
+func (h *Handler) showTurn(r, inner *http.Request) {
+	turn, _ := middleware.TurnFromContext(inner.Context())
+	show(r, h, turn, false)
+}
+
+// replace copies the inner request over the outer one.
+//
+//go:noinline
+func replace(outer, inner *http.Request) *insideContext {
+	ctx := &insideContext{inside: inner.Context(), outside: outer.Context()}
+	*outer = *inner.WithContext(ctx)
+	return ctx
 }
 
 // refuse shows a refusal and returns it as an error for handle_errors. A server without handle_errors would send an empty response
@@ -247,8 +273,7 @@ func (e publicError) Unwrap() error { return e.refusal }
 // request has its former context again, because the context of the lock has ended. Nothing else is put back, because a proxy may
 // still be reading the request.
 func serveInPlace(w http.ResponseWriter, outer, inner *http.Request, next caddyhttp.Handler) error {
-	ctx := &insideContext{inside: inner.Context(), outside: outer.Context()}
-	*outer = *inner.WithContext(ctx)
+	ctx := replace(outer, inner)
 	defer ctx.left.Store(true)
 	return next.ServeHTTP(w, outer)
 }

@@ -80,8 +80,6 @@ func (s *serving) serve() error {
 	first, err := s.acquire(keys)
 	if first == nil {
 		s.exchange.Free() // no response is replayed, so give back the memory that was taken to read one
-	} else {
-		defer s.exchange.Close()
 	}
 	s.turn.Waited = time.Since(s.arrived)
 	var refusal *refusalError
@@ -95,19 +93,28 @@ func (s *serving) serve() error {
 	s.traceOutcome()
 	switch {
 	case first != nil:
-		if s.rule.OnReplay != nil {
-			s.rule.OnReplay(s.r, s.turn)
-		}
-		s.giveUpBody()
-		w, written := response.Wrap(s.w, response.Options{Patience: s.rule.ResponseTimeout})
-		first.Write(w, s.r.Method)
-		written.End(false)
-		s.noteSlowClient(written)
+		s.replay(first)
 		return nil
 	case refusal != nil:
 		return s.refuseWithoutLock(refusal)
 	}
 	return s.run()
+}
+
+// The frames of serve and run are on the stack while the handler runs. When a stack is full, its goroutine gets one of twice the size. So what few
+// requests need is in functions of its own: replay and refuseLost.
+
+// replay answers with the remembered response.
+func (s *serving) replay(first *remember.Response) {
+	defer s.exchange.Close()
+	if s.rule.OnReplay != nil {
+		s.rule.OnReplay(s.r, s.turn)
+	}
+	s.giveUpBody()
+	w, written := response.Wrap(s.w, response.Options{Patience: s.rule.ResponseTimeout})
+	first.Write(w, s.r.Method)
+	written.End(false)
+	s.noteSlowClient(written)
 }
 
 // receive removes the headers that a client must not set, and wraps the body: see wrapBody.
@@ -351,10 +358,15 @@ func (s *serving) run() error {
 	if lost == nil {
 		return err
 	}
+	return s.refuseLost(written.Begun, lost, err)
+}
+
+// refuseLost refuses a request that lost its lock, unless its response has begun.
+func (s *serving) refuseLost(begun bool, lost, err error) error {
 	refusal := newRefusal(OutcomeLost, errors.Join(lost, err))
 	refusal.turn = s.turn
 	refusal.turn.Outcome, refusal.turn.Detail = OutcomeLost, detailOfLost(inside.EndOf(s.own))
-	if written.Begun {
+	if begun {
 		s.rule.logOutcome("request lost its lock after its response had begun", refusal.turn, lost)
 		return err
 	}
