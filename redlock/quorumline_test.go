@@ -118,3 +118,18 @@ func TestQuorumThatComesAndGoes(t *testing.T) {
 		}
 	})
 }
+
+// TestHungMasterWithoutTraffic: a process that takes no locks logs soon that a master hangs.
+func TestHungMasterWithoutTraffic(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		var log logBook
+		simLocker(t, net.Masters(), log.option())
+		time.Sleep(time.Minute)
+		net.Servers[0].Hang()
+		time.Sleep(5 * time.Second)
+		if lines := log.lines("master unavailable", "no reply for "); len(lines) != 1 {
+			t.Errorf("logged %q, want one line that says that the master doesn't answer", lines)
+		}
+		net.Servers[0].Resume()
+	})
+}

@@ -295,6 +295,12 @@ func (h *hangCheck) try() {
 		fresh.Close()
 	}
 	s.mu.Lock()
+	silence := s.silence(time.Now())
+	s.mu.Unlock()
+	if err != nil && h.ctx.Err() == nil && silence > s.latency.timeout() { // the server answers on neither connection, which no caller may have met yet
+		s.note(fmt.Errorf("%w for %v", ErrHung, silence.Round(time.Millisecond)))
+	}
+	s.mu.Lock()
 	h.trying = false
 	h.pause = min(max(2*h.pause, leastPause), MostPause)
 	h.next = time.Now().Add(h.pause)
