@@ -118,6 +118,8 @@ func printReport(out io.Writer, report doctor.Report) {
 	verdict := "locks can be taken"
 	if report.Voting < report.Quorum {
 		verdict = "NO LOCK CAN BE TAKEN"
+	} else if slices.ContainsFunc(report.Findings, func(f doctor.Finding) bool { return f.Check == doctor.Processes && f.Level == doctor.Error }) {
+		verdict = "NO LOCK CAN BE TAKEN beside the running processes"
 	}
 	fmt.Fprintf(out, "%d of %s would grant locks now, %d needed: %s.\n", report.Voting, masterCount(len(report.Masters)), report.Quorum, verdict)
 }
