@@ -232,14 +232,17 @@ func TestToldOnceHowItEnded(t *testing.T) {
 func TestMastersLostAllData(t *testing.T) {
 	flush, reboot := (*simnet.Server).Flush, (*simnet.Server).Reboot
 	for name, c := range map[string]struct {
-		lose func(*simnet.Server)
-		most int
-		want inside.End
+		lose  func(*simnet.Server)
+		most  int
+		after time.Duration // until the release; after 3 s, the process has noticed the loss
+		want  inside.End
 	}{
-		"one":              {flush, 1, inside.EndReleased},
-		"two":              {flush, 2, inside.EndGone},
-		"all":              {flush, 3, inside.EndGone},
-		"all by a restart": {reboot, 3, inside.EndUnconfirmed},
+		"one":               {flush, 1, 3 * time.Second, inside.EndReleased},
+		"two":               {flush, 2, 3 * time.Second, inside.EndGone},
+		"all":               {flush, 3, 3 * time.Second, inside.EndGone},
+		"all, just before":  {flush, 3, 0, inside.EndGone},
+		"all, a bit before": {flush, 3, 100 * time.Millisecond, inside.EndGone},
+		"all by a restart":  {reboot, 3, 3 * time.Second, inside.EndUnconfirmed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
@@ -250,7 +253,7 @@ func TestMastersLostAllData(t *testing.T) {
 				for _, s := range net.Servers[:c.most] {
 					c.lose(s)
 				}
-				time.Sleep(3 * time.Second) // each process has noticed the loss
+				time.Sleep(c.after)
 				err := lock.Unlock()
 				synctest.Wait()
 				if end := inside.EndOf(lock); end != c.want || end.Lost() != errors.Is(err, redlock.ErrLost) {

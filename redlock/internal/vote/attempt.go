@@ -233,18 +233,9 @@ type Released struct {
 // ended normally. It proves nothing if the release was repeated after a lost reply, because the first release may have freed the key. So replies to
 // repetitions don't count here, and a lost reply counts as a possible confirmation.
 //
-// Masters that have lost their data, and are excluded for that, aren't asked. If only a minority is left, the lock was lost.
+// Masters that are excluded because they have lost their data need not reply. If only a minority is left, the lock was lost.
 func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 	quorum := a.masters.Quorum
-	left := 0
-	for i, s := range a.masters.Streams {
-		if !s.At(a.acquires[i].Key).Lost() {
-			left++
-		}
-	}
-	if left < quorum {
-		return Released{Gone: protocol.StatusExpired}
-	}
 	released, maybe, gone := 0, 0, protocol.StatusNone // maybe counts the masters that may have had the key until the release
 	var failed []Failure
 	ending := a.Collect(context.Background(), nil, within, len(a.acquires), func(c *link.Command, pending int) (done bool) {
@@ -269,6 +260,15 @@ func (a *Attempt) ConfirmRelease(within *Span, until time.Time) Released {
 		return Released{}
 	case ending != TimeOver && gone != protocol.StatusNone && maybe < quorum:
 		return Released{Gone: gone}
+	}
+	left := 0
+	for i, s := range a.masters.Streams {
+		if !s.At(a.acquires[i].Key).Lost() {
+			left++
+		}
+	}
+	if left < quorum {
+		return Released{Gone: protocol.StatusExpired}
 	}
 	return Released{Unconfirmed: &Verdict{Answered: released, Total: len(a.acquires), Failed: failed}, Hung: ending == TimeOver}
 }
