@@ -123,9 +123,9 @@ type Rule struct {
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
-	// How long a response may wait for a slow client. Default: 10s.
+	// How long a response may wait for a slow client. Then the client is cut off. Default: 10s.
 	//
-	// Then the client is cut off. Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
+	// Each wait for the client may take this long. All waits for one response together may take this long, and a second more for each 16 KiB that the
 	// client has taken.
 	ResponseTimeout time.Duration `json:"response_timeout,omitempty"`
 	// Serves WebSocket requests, which otherwise get 403. Default: off.

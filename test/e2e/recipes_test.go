@@ -298,6 +298,58 @@ func work(ctx context.Context, locker *redlock.Locker) error {
 ` + block(t, recipes, heading, "go") + "return err\n}\n\n" + functions + "\n"
 }
 
+// Three processes have an account each, the fourth has none until one of them ends.
+func TestRecipeOfWorkerNumbers(t *testing.T) {
+	needTime(t)
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	program := buildDocumented(t, program(t, "Slots as worker numbers", `func pay(ctx context.Context, account string) error {
+	fmt.Println("paying with", account)
+	_, _ = fmt.Scanln() // until it is done
+	return ctx.Err()
+}`), servers)
+	begin := func() (account func() string, end func()) {
+		cmd := exec.Command(program)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return func() (name string) {
+			if _, err := fmt.Fscanf(out, "paying with %s\n", &name); err != nil {
+				t.Fatal(err)
+			}
+			return name
+		}, func() { _ = in.Close() }
+	}
+	ends := make(map[string]func())
+	for range 3 {
+		account, end := begin()
+		ends[account()] = end
+	}
+	if len(ends) != 3 {
+		t.Errorf("three processes have the accounts %v", ends)
+	}
+	fourth, end := begin()
+	locker := open(t, servers)
+	eventually(t, "the fourth waits", func() bool {
+		seen, err := inspect.Key(t.Context(), locker, "provider")
+		return err == nil && len(seen.Masters[0].Queue) == 1
+	})
+	ends["acct_b"]()
+	if got := fourth(); got != "acct_b" {
+		t.Errorf("the fourth has %s, want acct_b", got)
+	}
+	end()
+}
+
 func TestRecipeOfAJob(t *testing.T) {
 	needTime(t)
 	t.Parallel()
