@@ -55,7 +55,9 @@ func (q *queue) write(p []byte) (n int, err error) {
 	defer q.mu.Unlock()
 	for q.err == nil && n < len(p) {
 		if q.bytes >= enough && q.spare == nil {
-			q.letSend()
+			if q.letSend(); q.err != nil { // the goroutine has ended, so nothing would make room
+				break
+			}
 		}
 		some := q.add(p[n:])
 		n += some

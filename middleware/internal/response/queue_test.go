@@ -2,6 +2,7 @@ package response
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -60,6 +61,61 @@ func TestMemoryOfResponse(t *testing.T) {
 				}
 				if !bytes.Equal(client.got, body) || written.HandlerWaited() || has != 0 {
 					t.Errorf("%d bytes, the handler waited: %t, %d bytes are not given back", len(client.got), written.HandlerWaited(), has)
+				}
+			})
+		})
+	}
+}
+
+// brokenClient breaks during its first write, when it is told to. It counts the bytes that are written after that.
+type brokenClient struct {
+	http.ResponseWriter
+	breaks chan struct{}
+	broken bool
+	after  int
+}
+
+func (c *brokenClient) Write(p []byte) (int, error) {
+	if c.broken {
+		c.after += len(p)
+		return len(p), nil
+	}
+	<-c.breaks
+	c.broken = true
+	return 0, errors.New("broken")
+}
+
+func (c *brokenClient) Flush() {}
+
+// A connection may break just while the handler lets the other goroutine send. Then the handler neither waits for that goroutine nor sends anything
+// itself, even if there is no room for further bytes.
+func TestConnectionBreaksBeforeFurtherMemory(t *testing.T) {
+	for _, flushes := range []int{1, 2} { // the second flush is still to be done when the connection breaks
+		t.Run(fmt.Sprint(flushes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := &brokenClient{ResponseWriter: httptest.NewRecorder(), breaks: make(chan struct{})}
+				taken := 0
+				w, written := Wrap(client, Options{Patience: time.Hour, Buffer: &Buffer{
+					Most: 1 << 20,
+					Take: func(int64) bool {
+						if taken++; taken == 2 {
+							close(client.breaks)
+						}
+						return taken <= 2
+					},
+					Settle: func(int64) {},
+				}})
+				_, _ = w.Write([]byte{1})
+				for range flushes {
+					_ = http.NewResponseController(w).Flush()
+					synctest.Wait()
+				}
+				if _, err := w.Write(make([]byte, 2*piece)); err == nil {
+					t.Error("the handler isn't told")
+				}
+				written.End(false)
+				if client.after > 0 {
+					t.Errorf("%d bytes are sent after the connection has broken", client.after)
 				}
 			})
 		})
