@@ -43,7 +43,7 @@ RACE := CGO_ENABLED=1 go test -race -p 3 -parallel 6 -timeout 30m
 PACKAGES = ./redlock $$(go list ./... | grep -vE '/(clients|cmd|examples)(/|$$)')
 PROGRAMS := ./test/e2e ./clients ./cmd/redlock ./examples/... ./test/...
 # Where no goroutine is started, there is nothing for the race detector to find.
-CONCURRENT = $$(go list $(PACKAGES) | grep -vE '/(docs|tools/\w+|internal/(cli|rule|version|fold|remember|admission|heartbeat))$$')
+CONCURRENT = $$(go list $(PACKAGES) | grep -vE '/(docs|tools/\w+|internal/(programs/cli|programs/rule|base/version|fold|remember|admission|heartbeat))$$')
 
 test: redis-server ## Run the tests of the packages and of one Caddy, and models in few random cases (2 minutes on 2 cores)
 	@echo '1/2 compile: minutes the first time, seconds after that'
