@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,11 +43,11 @@ type body struct {
 	err    error // the error of fill
 
 	mu       sync.Mutex        // a proxy may still read while its handler returns
-	replay   bytes.Reader      // reads the bytes in raw again, for the handler
 	begun    bool              // the handler has begun to read
 	ended    bool              // the memory was freed, and nothing can be read any more
 	atEnd    bool              // the client's body was read to its end
-	raw      []byte            // the bytes that rules have read
+	pieces   [][]byte          // the bytes that rules have read; the handler takes them
+	size     int64             // how many bytes rules have read
 	portions []*budget.Portion // the room that the body has, in each budget
 	trailers http.Header       // the trailers that the client has announced, except for names that only a rule or the server may set
 }
@@ -72,7 +73,7 @@ func (b *body) end() {
 	b.stopReading()
 	b.over = true
 	b.mu.Lock()
-	read, begun := b.raw != nil, b.begun
+	read, begun := b.pieces != nil, b.begun
 	b.mu.Unlock()
 	switch ctx := b.request.Context(); {
 	case !read && !begun && b.request.Header.Get("Expect") != "": // with a Body that isn't its own, net/http's server would ask for the body after a refusal
@@ -141,8 +142,7 @@ func (b *body) drop() {
 }
 
 func (b *body) forget() {
-	b.raw = nil
-	b.replay.Reset(nil)
+	b.pieces, b.size = nil, 0
 	b.settle(0)
 }
 
@@ -157,13 +157,16 @@ func (b *body) untouched() bool {
 func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	b.begun = b.begun || len(p) > 0
-	if b.replay.Len() > 0 {
+	if len(b.pieces) > 0 {
 		defer b.mu.Unlock()
-		n, err := b.replay.Read(p)
-		if b.replay.Len() == 0 {
+		n := copy(p, b.pieces[0])
+		if b.pieces[0] = b.pieces[0][n:]; len(b.pieces[0]) == 0 {
+			b.pieces[0], b.pieces = nil, b.pieces[1:]
+		}
+		if len(b.pieces) == 0 {
 			b.forget()
 		}
-		return n, err
+		return n, nil
 	}
 	ended, atEnd := b.ended, b.atEnd
 	b.mu.Unlock()
@@ -207,14 +210,22 @@ func (b *body) stripTrailers() {
 	})
 }
 
-// keep makes the bytes read so far available to the handler. It copies them if more than half of their memory is unused.
+// keep makes the bytes read so far available to the handler. It copies the last piece if more than half of its memory is unused.
 func (b *body) keep() {
 	b.mu.Lock()
-	if len(b.raw) < cap(b.raw)/2 {
-		b.raw = bytes.Clone(b.raw)
+	last := len(b.pieces) - 1
+	switch {
+	case last < 0:
+	case len(b.pieces[last]) == 0:
+		b.pieces = b.pieces[:last]
+	case len(b.pieces[last]) < cap(b.pieces[last])/2:
+		b.pieces[last] = bytes.Clone(b.pieces[last])
 	}
-	b.settle(int64(cap(b.raw)))
-	b.replay.Reset(b.raw)
+	var keep int
+	for _, piece := range b.pieces {
+		keep += cap(piece)
+	}
+	b.settle(int64(keep))
 	b.mu.Unlock()
 	b.stripTrailers()
 }
@@ -245,12 +256,13 @@ func (b *body) settle(keep int64) {
 	}
 }
 
-// Memory is taken as bytes arrive, and not for a declared length. A body begins with room for firstRead bytes. When the room is full, it grows to a
-// multiple of the bytes that have arrived. The larger this factor is, the fewer bytes are copied.
+// Memory is taken as bytes arrive, and not for a declared length. A body begins with room for firstRead bytes. If its length is declared, it stays in
+// one piece: when the room is full, it grows to a multiple of the bytes that have arrived, so few bytes are copied. Any other body gets a further piece,
+// as large as all pieces before it together, but at most pieceRead bytes.
 const (
-	firstRead  = 1 << 10
-	ahead      = 16 // the factor for a body whose length is declared
-	aheadBlind = 2  // the factor for other bodies
+	firstRead = 1 << 10
+	ahead     = 16 // the factor for a body whose length is declared
+	pieceRead = 32 << 10
 )
 
 type reading int
@@ -263,8 +275,31 @@ const (
 
 var errFull = errors.New("longer than may be read")
 
-// bodyBytes reads the body of a request, which can then be read again.
+// bodyBytes reads the body of a request, which can then be read again, and returns it.
 func bodyBytes(r *http.Request) ([]byte, error) {
+	b, err := bufferBody(r)
+	if b == nil {
+		return nil, err
+	}
+	return b.joined(), err
+}
+
+// joined returns the bytes read so far, in one piece.
+func (b *body) joined() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch len(b.pieces) {
+	case 0:
+		return nil
+	case 1:
+	default:
+		b.pieces = [][]byte{slices.Concat(b.pieces...)}
+	}
+	return b.pieces[0]
+}
+
+// bufferBody reads the body of a request, which can then be read again. It returns nil for a request without a body.
+func bufferBody(r *http.Request) (*body, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
@@ -278,15 +313,15 @@ func bodyBytes(r *http.Request) ([]byte, error) {
 		b.filled = true
 		b.err = b.fill()
 	}
-	if b.err == nil && int64(len(b.raw)) > b.rule.MaxBody { // a rule around this one has a larger MaxBody, and has read the body
+	if b.err == nil && b.size > b.rule.MaxBody { // a rule around this one has a larger MaxBody, and has read the body
 		return nil, errBodyTooLarge
 	}
-	return b.raw, b.err
+	return b, b.err
 }
 
 // fill reads the body within max_body, the budget and the deadline. In a dry run the handler reads the rest even after an error.
 func (b *body) fill() error {
-	if max(b.request.ContentLength, int64(len(b.raw))) > b.rule.MaxBody {
+	if max(b.request.ContentLength, b.size) > b.rule.MaxBody {
 		return errBodyTooLarge
 	}
 	ctx, cancel := context.WithTimeout(b.request.Context(), b.rule.BodyTimeout)
@@ -297,8 +332,8 @@ func (b *body) fill() error {
 	}
 	err := readError(ctx, b.read(ctx, how))
 	b.keep()
-	b.request.Header.Del("Expect")                                                                     // the client was told to continue, and an upstream need not tell it again
-	if err != nil && err != errBodyTooLarge && err != errBodyCut && len(b.raw) > 0 && !b.rule.DryRun { // the rest wasn't read, so this part only takes memory
+	b.request.Header.Del("Expect")                                                                 // the client was told to continue, and an upstream need not tell it again
+	if err != nil && err != errBodyTooLarge && err != errBodyCut && b.size > 0 && !b.rule.DryRun { // the rest wasn't read, so this part only takes memory
 		b.drop()
 	}
 	return err
@@ -344,7 +379,7 @@ func readError(ctx context.Context, err error) error {
 // read reads to the end, or until the body is longer than max_body.
 func (b *body) read(ctx context.Context, how reading) error {
 	interruptible := b.prepare(how)
-	for int64(len(b.raw)) <= b.rule.MaxBody {
+	for b.size <= b.rule.MaxBody {
 		err := b.grow(ctx, how)
 		if err == nil && interruptible {
 			err = b.interrupted(ctx)
@@ -362,21 +397,27 @@ func (b *body) read(ctx context.Context, how reading) error {
 	return errFull
 }
 
-// grow takes room and memory for more bytes if b.raw is full. A declared length is only a hint: it is the length on the wire, and a decoder in front
-// of the rule may make more bytes of it.
+// grow takes room and memory for more bytes if the last piece is full. A declared length is only a hint: it is the length on the wire, and a decoder in
+// front of the rule may make more bytes of it.
 func (b *body) grow(ctx context.Context, how reading) error {
-	if len(b.raw) < cap(b.raw) {
+	if last := len(b.pieces) - 1; last >= 0 && len(b.pieces[last]) < cap(b.pieces[last]) {
 		return nil
 	}
-	read, most, times := int64(len(b.raw)), b.rule.MaxBody, int64(aheadBlind)
-	if length := b.request.ContentLength; length >= read {
-		most, times = min(most, length), ahead
+	most, further := b.rule.MaxBody, min(b.size, pieceRead)
+	declared := b.request.ContentLength >= b.size
+	if declared {
+		most, further = min(most, b.request.ContentLength), (ahead-1)*b.size
 	}
-	room := min(max(firstRead, times*read), most)
+	room := min(max(firstRead, b.size+further), most)
 	if !b.take(ctx, room-b.has(), how) {
 		return errBodyBudget
 	}
-	b.raw = append(make([]byte, 0, room+1), b.raw...) // one more byte shows whether the body is longer
+	room++ // one more byte shows whether the body is longer
+	if declared {
+		b.pieces = [][]byte{append(make([]byte, 0, room), b.joined()...)}
+	} else {
+		b.pieces = append(b.pieces, make([]byte, 0, room-b.size))
+	}
 	return nil
 }
 
@@ -397,9 +438,11 @@ func (b *body) take(ctx context.Context, more int64, how reading) bool {
 }
 
 func (b *body) readRoom(ctx context.Context) error {
-	for len(b.raw) < cap(b.raw) {
-		n, err := readUntil(ctx, b.source, b.raw[len(b.raw):cap(b.raw)])
-		b.raw = b.raw[:len(b.raw)+n]
+	last := &b.pieces[len(b.pieces)-1]
+	for len(*last) < cap(*last) {
+		n, err := readUntil(ctx, b.source, (*last)[len(*last):cap(*last)])
+		*last = (*last)[:len(*last)+n]
+		b.size += int64(n)
 		if err != nil {
 			return err
 		}

@@ -214,3 +214,37 @@ func TestNotBuffered(t *testing.T) {
 		}
 	}
 }
+
+// A body of unknown length takes about as much room as it has bytes, and the handler reads all of it, even if a rule inside has needed it in one piece.
+func TestBodyInPieces(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	for i := range 200_000 {
+		fmt.Fprint(&text, i, " ")
+	}
+	for _, size := range []int{10, 1024, 1025, 1026, 2050, 2051, 40_000, 600_000, 1 << 20} {
+		for _, key := range []string{"inner:{header.Order}", "inner:{json.id}"} {
+			body := `{"id":7}` + strings.Repeat(" ", size-8)
+			if key == "inner:{header.Order}" {
+				body = text.String()[:size]
+			}
+			budget, l := middleware.NewBudget(16<<20), newLocker(t, live)
+			rule := middleware.Rule{BufferBody: new(true), BodyBudget: budget}
+			r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(strings.NewReader(body)))
+			r.ContentLength = -1
+			r.Header = http.Header{"Order": {"42"}, "Content-Type": {jsonType}}
+			w := httptest.NewRecorder()
+			orders(l, middleware.New(l, key, rule)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if used, _ := budget.Usage(); used > int64(size+33<<10) {
+					t.Errorf("%s, %d bytes take %d", key, size, used)
+				}
+				if got, err := io.ReadAll(r.Body); err != nil || string(got) != body {
+					t.Errorf("%s, %d bytes: got %d, %v", key, size, len(got), err)
+				}
+			})).ServeHTTP, rule).ServeHTTP(w, r)
+			if used, _ := budget.Usage(); w.Code != http.StatusOK || used > 0 {
+				t.Errorf("%s, %d bytes: %d %s, %d bytes are not given back", key, size, w.Code, w.Body, used)
+			}
+		}
+	}
+}

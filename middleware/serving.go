@@ -136,7 +136,7 @@ func (s *serving) admit() error {
 		err = s.identify()
 	}
 	if err == nil && *s.rule.BufferBody && !upgrades(s.r) {
-		_, err = bodyBytes(s.r)
+		_, err = bufferBody(s.r)
 	}
 	if err == nil && s.rule.remembers != nil && s.delivery.ID != "" {
 		s.asksPart = asksPart(s.r)
