@@ -541,7 +541,7 @@ func (p *place) ask(ask vote.Ask) *vote.Attempt {
 	}
 	ask.Key, ask.Given, ask.TTL, ask.Process, ask.Ticket, ask.Tickets = p.key, protocol.Given(p.given), p.ttl, p.name, p.ticket, p.tickets
 	ask.Queue, ask.Recall, ask.Several, ask.Slots = !p.try && p.ticket > 0, p.recall, p.several(), p.slots
-	ask.Fast = !p.recall && p.tries == 0 && p.ahead == 0 && p.slots == 1
+	ask.Fast = p.tries == 0 && p.ahead == 0 && p.slots == 1
 	if p.slots > 1 {
 		ask.Process = protocol.CallName(p.name, p.order)
 		ask.Slot = func() (uint16, bool) { return p.gates.chooseSlot(p) }

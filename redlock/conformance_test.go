@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -88,6 +89,7 @@ func TestConformance(t *testing.T) {
 		{"commands", testCommands},
 		{"forced", testForced},
 		{"results of spellings", testSpellings},
+		{"results together", testResultsTogether},
 		{"expiry", testExpiry},
 		{"batch", testBatch},
 		{"release sent twice", testReleaseSentTwice},
@@ -200,6 +202,65 @@ func testSpellings(t *testing.T, m redlock.Stepwise, _ *redis.Client) {
 	other.Given, other.Recall = t.Name()+"C", true
 	expect(t, m, other, protocol.StatusGranted)
 	expect(t, m, release(t, "a"), protocol.StatusReleased)
+}
+
+// testResultsTogether has several keys taken and freed with results in a batch. None of them depends on another, and a server whose memory is full
+// stores the results.
+func testResultsTogether(t *testing.T, m redlock.Stepwise, client *redis.Client) {
+	const free = 4 // and two more keys, of which a string is in the way
+	results := [free]string{"", "paid", strings.Repeat("x", protocol.ShortResult), strings.Repeat("x", protocol.ShortResult+1)}
+	batch := func(make func(i int) *protocol.Command) []*protocol.Command {
+		var cmds []*protocol.Command
+		for i := range free + 2 {
+			key, given := protocol.Key("redlock", fmt.Sprint("together", i)), []string{"", "Together"}[i%2]
+			cmd := make(i)
+			cmd.Key, cmd.Given, cmd.TTL, cmd.Fast = key, given, testTTL, true
+			cmds = append(cmds, cmd)
+		}
+		if client != nil {
+			client.Set(t.Context(), cmds[free].Key+":result", "not a result", 0)
+			client.Set(t.Context(), cmds[free+1].Key, "not a lock", 0)
+		} else {
+			cmds = cmds[:free]
+		}
+		m.Do(cmds)
+		for _, cmd := range cmds[free:] {
+			if cmd.Op == protocol.OpAcquire && !errors.Is(cmd.Reply.Err, protocol.ErrRefused) {
+				t.Errorf("op %d on a string: %+v", cmd.Op, cmd.Reply)
+			}
+		}
+		return cmds[:free]
+	}
+	take := func(token string, want protocol.Status) []*protocol.Command {
+		cmds := batch(func(int) *protocol.Command {
+			return &protocol.Command{Op: protocol.OpAcquire, Token: token, Recall: true}
+		})
+		for _, cmd := range cmds {
+			checkReply(t, cmd, want)
+		}
+		return cmds
+	}
+	leave := func(token string, want protocol.Status) {
+		for _, cmd := range batch(func(i int) *protocol.Command {
+			return &protocol.Command{Op: protocol.OpRelease, Token: token, Ask: &protocol.Store{Result: &protocol.Result{Data: results[i%free], Keep: testTTL, Fence: int64(i + 1)}}}
+		}) {
+			checkReply(t, cmd, want)
+		}
+	}
+	take("a", protocol.StatusGranted)
+	leave("b", protocol.StatusNotOwner)
+	full := client != nil && client.ConfigSet(t.Context(), "maxmemory", "1").Err() == nil
+	leave("a", protocol.StatusReleased)
+	if full {
+		client.ConfigSet(t.Context(), "maxmemory", "0")
+	}
+	leave("b", protocol.StatusExpired)
+	for i, cmd := range take("c", protocol.StatusDone) {
+		got, brought := cmd.Reply.Answer.(*protocol.Result)
+		if brought != (i < free-1) || brought && (got.Data != results[i] || got.Fence != int64(i+1) || got.Keep <= 0) || cmd.Reply.Fence != int64(i+1) {
+			t.Errorf("%d: %+v, %+v", i, cmd.Reply, got)
+		}
+	}
 }
 
 func testExpiry(t *testing.T, m redlock.Stepwise, client *redis.Client) {

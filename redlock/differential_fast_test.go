@@ -3,7 +3,6 @@ package redlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,12 +47,16 @@ func (p *pair) fence(key string) (fence int64, at string) {
 	return fence, companions(key).fence
 }
 
-// together has several keys acquired, or their leases renewed, in one command of the server, and one after the other in the model.
+// together has several keys acquired, their leases renewed, or the keys freed with results, in one command of the server, and one after the
+// other in the model.
 func (p *pair) together() {
 	var cmds []*protocol.Command
-	op, name := protocol.OpAcquire, "fast acquire "
-	if p.rand.IntN(2) == 0 {
+	op, name, recall := protocol.OpAcquire, "fast acquire ", p.rand.IntN(2) == 0
+	switch p.rand.IntN(3) {
+	case 0:
 		op, name = protocol.OpExtend, "fast extend "
+	case 1:
+		op, name = protocol.OpRelease, "fast release "
 	}
 	ttl := p.ttl()
 	if p.rand.IntN(3) == 0 {
@@ -65,8 +68,12 @@ func (p *pair) together() {
 		if slices.ContainsFunc(cmds, func(cmd *protocol.Command) bool { return cmd.Key == key }) {
 			continue
 		}
-		if op == protocol.OpExtend {
+		switch op {
+		case protocol.OpExtend:
 			cmds = append(cmds, p.fastExtend(key, ttl))
+			continue
+		case protocol.OpRelease:
+			cmds = append(cmds, p.fastRelease(key, ttl))
 			continue
 		}
 		if p.rand.IntN(2) == 0 { // free, and mostly with a fence
@@ -76,7 +83,7 @@ func (p *pair) together() {
 			}
 			p.adopt(key)
 		}
-		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: key, Token: string(rune('a' + p.rand.IntN(3))), TTL: ttl, Fast: true,
+		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: key, Token: string(rune('a' + p.rand.IntN(3))), TTL: ttl, Fast: true, Recall: recall,
 			Fence: p.pick(now, now, now, now+50, now-slack/2, now+slack/2, now-10*slack, now+10*slack, largest)})
 	}
 	if len(cmds) < 2 {
@@ -95,20 +102,26 @@ func (p *pair) together() {
 			p.t.Errorf("%+v: %v", cmd, real.Reply.Err)
 			return
 		}
-		p.now = time.UnixMicro(real.Reply.Time)
+		p.now = after
+		if real.Reply.Time != 0 {
+			p.now = time.UnixMicro(real.Reply.Time)
+		}
 		if p.endsNear(cmd.Key, before, after) || after.Sub(before) > expirySlack {
 			p.ambiguous++
 			p.adopt(cmd.Key)
 			continue
 		}
 		p.model.Do([]*protocol.Command{cmd})
-		if fmt.Sprint(cmd.Reply) != fmt.Sprint(real.Reply) {
+		if got, want := real.Reply, cmd.Reply; exact(got) != exact(want) || !errors.Is(got.Err, want.Err) || !sameAnswer(got.Answer, want.Answer) || (got.TTL-want.TTL).Abs() > 5*expirySlack {
 			p.t.Errorf("%+v:\nserver %+v\nmodel  %+v", cmd, real.Reply, cmd.Reply)
 		}
-		if cmd.Reply.Err == nil {
-			p.seen[name+"granted"]++
-		} else {
+		switch {
+		case cmd.Reply.Err != nil:
 			p.seen[name+"undecided"]++
+		case cmd.Reply.Status == protocol.StatusDone:
+			p.seen[name+"done"]++
+		default:
+			p.seen[name+"granted"]++
 		}
 		p.compareState(cmd)
 	}
@@ -122,6 +135,18 @@ func (p *pair) fastExtend(key string, ttl time.Duration) *protocol.Command {
 	}
 	if fence, _, known := p.model.Fences.Get(key, time.Now()); known && p.rand.IntN(8) > 0 {
 		cmd.Fence = fence
+	}
+	return cmd
+}
+
+// fastRelease is mostly one of who has the key.
+func (p *pair) fastRelease(key string, ttl time.Duration) *protocol.Command {
+	if p.rand.IntN(2) == 0 {
+		p.forgetResult(key)
+	}
+	cmd := &protocol.Command{Op: protocol.OpRelease, Key: key, Token: "a", TTL: ttl, Fast: true, Ask: p.store("kept", 1000)}
+	if holder, _, held := p.model.Leases.Get(key, time.Now()); held && p.rand.IntN(8) > 0 {
+		cmd.Token = holder
 	}
 	return cmd
 }

@@ -100,7 +100,7 @@ func (p *pair) unseen(commands int) string {
 		"acquire queued behind another", "acquire passed", "queue of two",
 		"inspect", "inspect queue", "force released", "force expired", "force not owner", "extend forced",
 		"acquire done", "recall done", "recall expired", "result stored", "result not stored", "result stored in any case", "result forgotten", "inspect result", "store done", "store expired", "store not owner",
-		"acquire alone", "fast acquire granted", "fast acquire undecided", "fast extend granted", "fast extend undecided", "release plain", "release plain in vain",
+		"acquire alone", "fast acquire granted", "fast acquire undecided", "fast acquire done", "fast release granted", "fast release undecided", "fast extend granted", "fast extend undecided", "release plain", "release plain in vain",
 		"slot granted", "acquire offered another slot", "slot offered in line", "slot granted as offered",
 	} {
 		if p.seen[reply] < commands/1000 {

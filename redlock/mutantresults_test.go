@@ -70,6 +70,24 @@ var resultMutants = []mutant{
 		},
 	},
 	{
+		name: "a fast acquire ignores results", breaks: onceOnly,
+		serve: func(_ *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Fast && cmd.Op == protocol.OpAcquire {
+				cmd.Recall, cmd.Fast = false, false
+			}
+			return false
+		},
+	},
+	{
+		name: "a fast release loses the result", breaks: onceOnly,
+		serve: func(_ *memory.Master, cmd *protocol.Command) bool {
+			if cmd.Fast && cmd.Op == protocol.OpRelease {
+				cmd.Ask = nil
+			}
+			return false
+		},
+	},
+	{
 		name: "a result that one master has brought is returned as it is", breaks: onceOnly,
 		send: func(l *route, cmd *protocol.Command) {
 			if l.address > 0 && cmd.Op == protocol.OpRelease {

@@ -149,8 +149,8 @@ func (c *Command) sending(now time.Time) {
 		c.acquire.extended = true
 	case protocol.OpRelease:
 		c.sendingRelease(now)
-		// A plain release removes no ticket. A later acquire of the same caller may leave a ticket again.
-		if c.acquire.ticket != nil && c.Ticket > 0 && !c.Alone {
+		// A plain or Fast release removes no ticket. A later acquire of the same caller may leave a ticket again.
+		if c.acquire.ticket != nil && c.Ticket > 0 && !c.Alone && !c.Fast {
 			c.acquire.ticket.left = c.Queue
 		}
 		return

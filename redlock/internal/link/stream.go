@@ -437,6 +437,7 @@ type batch struct {
 	commands []*Command
 	cmds     []*protocol.Command
 	fast     []*Command // Fast acquires, which nextBatch then appends to the other commands of the queue
+	recalls  []*Command // those of them that ask for results
 	sentAt   time.Time
 	users    int // how many goroutines use the batch: one sends it, and one settles it, perhaps before Send has returned
 }
@@ -501,10 +502,13 @@ func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 			}
 		}
 		c.sending(b.sentAt)
-		if c.Fast && c.Op == protocol.OpAcquire {
-			b.fast = append(b.fast, c)
-		} else {
+		switch {
+		case !c.Fast || c.Op != protocol.OpAcquire:
 			b.commands = append(b.commands, c)
+		case c.Recall:
+			b.recalls = append(b.recalls, c)
+		default:
+			b.fast = append(b.fast, c)
 		}
 	}
 	n, bytes, renewals := 0, 0, min(len(s.renewals), renewalsAtOnce)
@@ -518,9 +522,11 @@ func (s *Stream) nextBatch() (b *batch, dropped []*Command) {
 		take(c)
 	}
 	s.queue.drop(n)
-	b.commands = append(b.commands, b.fast...)
-	clear(b.fast)
-	b.fast = b.fast[:0]
+	for _, fast := range []*[]*Command{&b.fast, &b.recalls} {
+		b.commands = append(b.commands, *fast...)
+		clear(*fast)
+		*fast = (*fast)[:0]
+	}
 	for _, c := range s.renewals[:renewals] {
 		take(c)
 	}
@@ -1007,7 +1013,7 @@ func (s *Stream) verdict(b *batch, now time.Time) (err error, known bool) {
 
 // repeat puts commands that had no effect back at the head of the queue, in their order, and returns them:
 //   - calls of scripts that the server doesn't have;
-//   - acquires and extends that were Fast, but need the full script;
+//   - Fast commands that need the full script;
 //   - plain releases (LREM) of a key for which a process waits, which are sent again as the script that wakes the process;
 //   - acquires that were refused only because such a release, sent before them, had no effect.
 //

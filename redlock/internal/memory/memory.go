@@ -247,8 +247,13 @@ func (m *Master) extend(cmd *protocol.Command, now time.Time) protocol.Reply {
 }
 
 func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
-	if plain, _, _ := m.Plain.Get(cmd.Key, now); cmd.Alone && plain != cmd.Token {
+	plain, _, _ := m.Plain.Get(cmd.Key, now)
+	if cmd.Alone && plain != cmd.Token {
 		return protocol.Reply{Status: protocol.StatusExpired}
+	}
+	holder, _, _ := m.Leases.Get(cmd.Key, now)
+	if _, _, known := m.Results.Get(cmd.ResultOf(), now); cmd.Fast && (known || plain != cmd.Token || holder != cmd.Token) {
+		return protocol.Reply{Err: protocol.ErrUndecided}
 	}
 	reply := protocol.Reply{Status: m.free(cmd.Key, cmd.Token, now)}
 	if cmd.Alone {
@@ -256,6 +261,9 @@ func (m *Master) release(cmd *protocol.Command, now time.Time) protocol.Reply {
 	}
 	if store, ok := cmd.Ask.(*protocol.Store); ok && (store.Anyway || reply.Status == protocol.StatusReleased) {
 		m.remember(cmd, store.Result, now)
+	}
+	if cmd.Fast {
+		return reply
 	}
 	line, slot := protocol.SlotOf(cmd.Key)
 	slots := m.slots(cmd, now)

@@ -73,7 +73,7 @@ type Command struct {
 	Alone bool
 	// Fast marks a command that the master can execute for many keys at once. It fails with ErrUndecided if the full script is needed. OpAcquire then
 	// needs a free key without waiters, whose fence needn't outlive the lease. OpExtend then needs a key that already has the token and the fence,
-	// and renews only the lease.
+	// and renews only the lease. OpRelease, with a *Store, then needs a key with this token for which no process has waited, and without a result.
 	Fast bool
 	// Slots is how many may hold the lock at once according to the process, if more than one. Key is then the key of the slot that the call asks for,
 	// and Process is a CallName: each call has a separate place in the queue, for all slots below Slots.

@@ -17,10 +17,10 @@ if ARGV[8] ~= '' then
 end
 
 if KEYS[5] then
-  local done = call('HGET', KEYS[5], 'fence')
-  if done then
-    local short = call('HSTRLEN', KEYS[5], 'data') <= SHORT and call('HGET', KEYS[5], 'data')
-    return {tonumber(done), call('PTTL', KEYS[5]), now, former, short or nil}
+  -- result.lua
+  local fence, ms, data = remembered(KEYS[5])
+  if fence then
+    return {fence, ms, now, former, data}
   end
 end
 

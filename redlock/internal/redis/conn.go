@@ -130,8 +130,12 @@ func (c *conn) Send(cmds []*protocol.Command) (answered bool, err error) {
 		switch {
 		case n == 1:
 			c.out = c.append(c.out, cmds[0])
+		case cmds[0].Op == protocol.OpAcquire && cmds[0].Recall:
+			c.out = c.appendTogether(c.out, fast, cmds[:n], "", ":fence", ":queue", ofResult)
 		case cmds[0].Op == protocol.OpAcquire:
 			c.out = c.appendTogether(c.out, fast, cmds[:n], "", ":fence", ":queue")
+		case cmds[0].Op == protocol.OpRelease:
+			c.out = c.appendKeep(c.out, cmds[:n])
 		default:
 			c.out = c.appendTogether(c.out, renew, cmds[:n], "", forced)
 		}
@@ -187,7 +191,7 @@ func (c *conn) append(b []byte, cmd *protocol.Command) []byte {
 	b = appendBulk(b, line, ":queue")
 	b = appendBulk(b, line, ":leases")
 	if keys == 5 {
-		b = appendBulk(b, cmd.ResultOf(), ":result")
+		b = appendBulk(b, cmd.ResultOf(), ofResult)
 	}
 	b = appendBulk(b, cmd.Token)
 	b = appendBulk(b, cmd.Process)
@@ -252,16 +256,16 @@ func (c *conn) appendScript(b []byte, script protocol.Op) []byte {
 	return appendBulk(appendBulk(b, "EVAL"), c.scripts[script].source)
 }
 
-// together returns how many commands at the head of a batch are sent as one script call: Fast commands with the same operation and the same TTL.
+// together returns how many commands at the head of a batch are sent as one script call: Fast commands with the same operation, Recall and TTL.
 func together(cmds []*protocol.Command) (n int) {
-	for n < len(cmds) && cmds[n].Fast && cmds[n].Op == cmds[0].Op && cmds[n].TTL == cmds[0].TTL {
+	for n < len(cmds) && cmds[n].Fast && cmds[n].Op == cmds[0].Op && cmds[n].Recall == cmds[0].Recall && cmds[n].TTL == cmds[0].TTL {
 		n++
 	}
 	return max(n, 1)
 }
 
-// forced is in the name of the key with which OpForce marks a token.
-const forced = ":forced:"
+// forced is in the name of the key with which OpForce marks a token, and ofResult ends the name of the key with a result.
+const forced, ofResult = ":forced:", ":result"
 
 // appendTogether appends commands for several locks as one script call. Each lock has one key for each of the given ends.
 func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
@@ -270,9 +274,12 @@ func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Com
 	b = appendNumber(b, int64(len(ends)*len(cmds)))
 	for _, end := range ends {
 		for _, cmd := range cmds {
-			if end == forced {
+			switch end {
+			case forced:
 				b = appendBulk(b, cmd.Key, end, cmd.Token)
-			} else {
+			case ofResult:
+				b = appendBulk(b, cmd.ResultOf(), end)
+			default:
 				b = appendBulk(b, cmd.Key, end)
 			}
 		}
@@ -281,6 +288,27 @@ func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Com
 	for _, cmd := range cmds {
 		b = appendBulk(b, cmd.Token)
 		b = appendNumber(b, cmd.Fence)
+	}
+	return b
+}
+
+// appendKeep appends releases that leave results as one script call.
+func (c *conn) appendKeep(b []byte, cmds []*protocol.Command) []byte {
+	b = appendArray(b, 3+6*len(cmds))
+	b = c.appendScript(b, keep)
+	b = appendNumber(b, int64(2*len(cmds)))
+	for _, cmd := range cmds {
+		b = appendBulk(b, cmd.Key)
+	}
+	for _, cmd := range cmds {
+		b = appendBulk(b, cmd.ResultOf(), ofResult)
+	}
+	for _, cmd := range cmds {
+		result := cmd.Result()
+		b = appendBulk(b, cmd.Token)
+		b = appendNumber(b, result.Fence)
+		b = appendBulk(b, result.Data)
+		b = appendNumber(b, result.Keep.Milliseconds())
 	}
 	return b
 }
@@ -299,9 +327,12 @@ func (c *conn) Receive(cmds []*protocol.Command) error {
 		case n > 1 && script == protocol.OpAcquire:
 			script = fast
 			err = c.value.replyFast(cmds[:n])
+		case n > 1 && script == protocol.OpRelease:
+			script = keep
+			err = c.value.replyTogether(cmds[:n], protocol.StatusReleased)
 		case n > 1:
 			script = renew
-			err = c.value.replyRenew(cmds[:n])
+			err = c.value.replyTogether(cmds[:n], protocol.StatusGranted)
 		default:
 			cmds[0].Reply, err = c.value.reply(cmds[0])
 		}

@@ -54,6 +54,12 @@ func asked() (cmds []*protocol.Command) {
 		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: "redlock:{key}", Token: "token", Fast: true})
 	}
 	for range 3 {
+		cmds = append(cmds, &protocol.Command{Op: protocol.OpAcquire, Key: "redlock:{key}", Token: "token", Fast: true, Recall: true})
+	}
+	for range 3 {
+		cmds = append(cmds, &protocol.Command{Op: protocol.OpRelease, Key: "redlock:{key}", Token: "token", Fast: true, Ask: &protocol.Store{Result: &protocol.Result{}}})
+	}
+	for range 3 {
 		cmds = append(cmds, &protocol.Command{Op: protocol.OpExtend, Key: "redlock:{key}", Token: "token", Fast: true})
 	}
 	return cmds
@@ -90,7 +96,7 @@ const (
 	infoSaid    = "$70\r\nrun_id:0123456789\r\nuptime_in_seconds:100\r\nrole:master\r\nused_memory:1\r\n\r\n"
 	granted     = "*3\r\n:1764000000000000\r\n:1764000000000000\r\n:2\r\n"
 	heldSaid    = "*6\r\n:1500\r\n$5\r\ntoken\r\n:1764000000000000\r\n:2\r\n:1\r\n:2\r\n"
-	othersSaid  = "*2\r\n:1\r\n:1764000000000000\r\n:1\r\n*5\r\n:1764000000000000\r\n:0\r\n:1\r\n$1\r\na\r\n$0\r\n\r\n*8\r\n:1764000000000000\r\n$1\r\na\r\n:9\r\n:5\r\n$0\r\n\r\n:5\r\n:6\r\n:-2\r\n:1\r\n:1\r\n*2\r\n$1\r\na\r\n$0\r\n\r\n*4\r\n:5\r\n:6\r\n:7\r\n$1\r\nx\r\n:1\r\n" + infoSaid + "*3\r\n:1764000000000000\r\n:2\r\n:0\r\n*2\r\n:1764000000000000\r\n:3\r\n"
+	othersSaid  = "*2\r\n:1\r\n:1764000000000000\r\n:1\r\n*5\r\n:1764000000000000\r\n:0\r\n:1\r\n$1\r\na\r\n$0\r\n\r\n*8\r\n:1764000000000000\r\n$1\r\na\r\n:9\r\n:5\r\n$0\r\n\r\n:5\r\n:6\r\n:-2\r\n:1\r\n:1\r\n*2\r\n$1\r\na\r\n$0\r\n\r\n*4\r\n:5\r\n:6\r\n:7\r\n$1\r\nx\r\n:1\r\n" + infoSaid + "*3\r\n:1764000000000000\r\n:2\r\n:0\r\n*7\r\n:1764000000000000\r\n:3\r\n:-5\r\n:6\r\n$1\r\nx\r\n:1\r\n:0\r\n*2\r\n:0\r\n:3\r\n*2\r\n:1764000000000000\r\n:3\r\n"
 	subscribed  = "*3\r\n$9\r\nsubscribe\r\n$7\r\nprocess\r\n:1\r\n"
 	published   = "*3\r\n$7\r\nmessage\r\n$7\r\nprocess\r\n$16\r\n12 redlock:{key}\r\n"
 	clusterSaid = "*1\r\n*3\r\n:0\r\n:16383\r\n*4\r\n$9\r\n127.0.0.1\r\n:6379\r\n$2\r\nid\r\n*0\r\n$22\r\ncluster_current_epoch:1\r\n"

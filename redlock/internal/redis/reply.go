@@ -125,33 +125,26 @@ func (v *value) refused(cmds []*protocol.Command) bool {
 	return true
 }
 
-// places checks a reply to several commands. The reply has the time, and then groups of fields. Each group has as many fields as each says, and
-// begins with the position of a command.
-func (v *value) places(cmds []*protocol.Command, each int) error {
-	if v.kind != '*' || len(v.fields)%each != 1%each || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
-		return unexpected(v)
-	}
-	for i, f := range v.fields {
-		most := protocol.MaxTime.Microseconds()
-		if place := i > 0 && (i-1)%each == 0; place && (f.number < 1 || f.number > int64(len(cmds))) || f.number < 0 || f.number > most {
-			return errLimits
-		}
-	}
-	return nil
-}
-
-func (v *value) replyRenew(cmds []*protocol.Command) error {
+// replyTogether reads the reply to Fast extends, or to Fast releases. It has the time, or 0, and then the position of each command that is undecided.
+func (v *value) replyTogether(cmds []*protocol.Command, done protocol.Status) error {
 	if v.refused(cmds) {
 		return nil
 	}
-	if err := v.places(cmds, 1); err != nil {
-		return err
+	if v.kind != '*' || len(v.fields) == 0 || slices.ContainsFunc(v.fields, func(f value) bool { return f.kind != ':' }) {
+		return unexpected(v)
+	}
+	now := v.fields[0].number
+	if now < 0 || now > protocol.MaxTime.Microseconds() {
+		return errLimits
 	}
 	for _, cmd := range cmds {
-		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number}
+		cmd.Reply = protocol.Reply{Status: done, Time: now}
 	}
 	for _, f := range v.fields[1:] {
-		cmds[f.number-1].Reply = protocol.Reply{Err: protocol.ErrUndecided, Time: v.fields[0].number}
+		if f.number < 1 || f.number > int64(len(cmds)) {
+			return errLimits
+		}
+		cmds[f.number-1].Reply = protocol.Reply{Err: protocol.ErrUndecided, Time: now}
 	}
 	return nil
 }
@@ -160,16 +153,34 @@ func (v *value) replyFast(cmds []*protocol.Command) error {
 	if v.refused(cmds) {
 		return nil
 	}
-	if err := v.places(cmds, 2); err != nil {
-		return err
+	latest := protocol.MaxTime.Microseconds()
+	within := func(f value, least, most int64) bool { return f.kind == ':' && least <= f.number && f.number <= most }
+	if v.kind != '*' || len(v.fields) == 0 || !within(v.fields[0], 0, latest) {
+		return unexpected(v)
 	}
+	now := v.fields[0].number
 	for _, cmd := range cmds {
-		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: v.fields[0].number, Fence: cmd.Fence, Alone: true}
+		cmd.Reply = protocol.Reply{Status: protocol.StatusGranted, Time: now, Fence: cmd.Fence, Alone: true}
 	}
-	for i := 1; i < len(v.fields); i += 2 {
-		other, fence := &cmds[v.fields[i].number-1].Reply, v.fields[i+1].number
-		if other.Fence, other.Alone = fence, false; fence == 0 {
-			*other = protocol.Reply{Err: protocol.ErrUndecided, Time: v.fields[0].number}
+	for rest := v.fields[1:]; len(rest) > 0; {
+		if len(rest) < 2 || !within(rest[0], 1, int64(len(cmds))) || !within(rest[1], -latest, latest) {
+			return errLimits
+		}
+		other, fence := &cmds[rest[0].number-1].Reply, rest[1].number
+		rest = rest[2:]
+		switch {
+		case fence > 0:
+			other.Fence, other.Alone = fence, false
+		case fence == 0:
+			*other = protocol.Reply{Err: protocol.ErrUndecided, Time: now}
+		case len(rest) < 2 || !within(rest[0], math.MinInt64, protocol.MaxTime.Milliseconds()) || len(rest[1].text) > protocol.ShortResult:
+			return errLimits
+		default:
+			*other = protocol.Reply{Status: protocol.StatusDone, Fence: -fence, TTL: time.Duration(max(rest[0].number, 0)) * time.Millisecond, Time: now}
+			if rest[1].kind == '$' {
+				other.Answer = &protocol.Result{Data: rest[1].text, Keep: other.TTL, Fence: other.Fence}
+			}
+			rest = rest[2:]
 		}
 	}
 	return nil

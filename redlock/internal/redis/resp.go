@@ -61,7 +61,7 @@ func (serverError) RedisError() {}
 const (
 	maxText   = 64<<10 + protocol.MaxResult // the largest number of bytes of a string; results are the longest strings
 	maxTexts  = 2 * maxText                 // the largest number of bytes of all strings of an array
-	maxFields = 1 + 2*protocol.MaxBatch     // the largest number of fields of an array
+	maxFields = 1 + 4*protocol.MaxBatch     // the largest number of fields of an array
 )
 
 // parseLine parses a line, which is a value or the first line of a value. For a string or an array, n is its length.

@@ -19,8 +19,12 @@ var (
 	fenceSource string
 	//go:embed take.lua
 	takeSource string
+	//go:embed result.lua
+	resultSource string
 	//go:embed fast.lua
 	fastSource string
+	//go:embed keep.lua
+	keepSource string
 	//go:embed renew.lua
 	renewSource string
 	//go:embed slots.lua
@@ -53,12 +57,13 @@ var (
 	clusterScripts = newScriptSet(false)
 )
 
-// The scripts are numbered by operation. The further scripts are fast, which acquires several keys, renew, which renews several leases, and begin,
-// which begins the server's memory of processes.
+// The scripts are numbered by operation. The further scripts are fast, which acquires several keys, renew, which renews several leases, keep,
+// which frees several keys with their results, and begin, which begins the server's memory of processes.
 const (
 	fast    = protocol.Ops
 	renew   = fast + 1
-	begin   = renew + 1
+	keep    = renew + 1
+	begin   = keep + 1
 	scripts = begin + 1
 )
 
@@ -71,12 +76,12 @@ type scriptSet [scripts]struct {
 func newScriptSet(counted bool) *scriptSet {
 	settings := fmt.Sprintf("local call, COUNTED, FENCE_TTL, SLACK, MAX_OTHERS, MAX_WAITERS, RANDOM_LEN, MAX_PROCESSES, BEAT_MEMORY, OFFER, WATCH, SHORT, SLOTS = redis.call, %t, %d, %d, %d, %d, %d, %d, %d, %d, %d, %d, 1\n",
 		counted, protocol.FenceTTL.Milliseconds(), protocol.FenceSlack.Microseconds(), protocol.MaxOthers, protocol.MaxWaiters, protocol.RandomLen, protocol.MaxProcesses, protocol.BeatMemory.Milliseconds(), protocol.OfferTime.Milliseconds(), protocol.WatchTime.Milliseconds(), protocol.ShortResult)
-	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- slots.lua\n", slotsSource, "-- born.lua\n", bornSource)
+	parts := strings.NewReplacer("-- lock.lua\n", lockSource, "-- queue.lua\n", queueSource, "-- fence.lua\n", fenceSource, "-- take.lua\n", takeSource, "-- result.lua\n", resultSource, "-- slots.lua\n", slotsSource, "-- born.lua\n", bornSource)
 	var set scriptSet
 	for op, source := range map[protocol.Op]string{
 		protocol.OpAcquire: acquireSource, protocol.OpExtend: extendSource, protocol.OpRelease: releaseSource,
 		protocol.OpBeat: beatSource, protocol.OpInspect: inspectSource, protocol.OpNames: namesSource, protocol.OpRecall: recallSource, protocol.OpStore: storeSource,
-		protocol.OpTrial: trialSource, fast: fastSource, renew: renewSource, begin: bornSource,
+		protocol.OpTrial: trialSource, fast: fastSource, keep: keepSource, renew: renewSource, begin: bornSource,
 		protocol.OpForce: strings.Replace(forceSource, "-- release.lua\n", releaseSource, 1),
 	} {
 		source = settings + parts.Replace(source)

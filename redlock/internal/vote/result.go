@@ -119,6 +119,7 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		release := a.releaseOf(i, false, to)
 		if !done || c.Reply.Fence != result.Fence {
 			// A result for a master that can't be asked now would stay in this process's memory until the master can be asked.
+			release.Fast = release.Alone && !done
 			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
 			release.Forced = done && a.masters.Streams[i].At(a.acquires[i].Key).Usable()
 		}
