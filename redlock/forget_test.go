@@ -184,3 +184,35 @@ func TestForgetWithIllMasters(t *testing.T) {
 		}
 	})
 }
+
+// TestForgetBesideRepeat: a call that has met the result, and waits for a master that is slow for it alone, doesn't store the result there again.
+func TestForgetBesideRepeat(t *testing.T) {
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		own := ownNetwork(net)
+		far, near := simLocker(t, net.Masters(own...)), simLocker(t, net.Masters())
+		lockUnlock(t, far, "other")
+		for key, delay := range map[string]time.Duration{"almost late": 24 * time.Millisecond, "late": time.Second} {
+			fence := leaveResult(t, near, key, "paid")
+			net.Servers[2].SetResult(key, "", 0, 0)
+			own[2].Set(simnet.Weather{Delay: delay})
+			met := make(chan error, 1)
+			go func() {
+				_, err := far.TryLock(t.Context(), key, redlock.WithRecall())
+				met <- err
+			}()
+			time.Sleep(10 * time.Millisecond)
+			if err := forget(t, near, key); err != nil {
+				t.Errorf("%s: %v", key, err)
+			}
+			if err := <-met; !errors.Is(err, redlock.ErrDone) {
+				t.Errorf("%s: %v, want the result", key, err)
+			}
+			time.Sleep(5 * time.Second)
+			if seen := mustInspect(t, near, key); seenBy(seen, fence) > 0 {
+				t.Errorf("%s: the result is back", key)
+			}
+			own[2].Set(simnet.Weather{})
+			time.Sleep(5 * time.Second)
+		}
+	})
+}

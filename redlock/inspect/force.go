@@ -99,8 +99,8 @@ func Forget(ctx context.Context, l *redlock.Locker, key string) (left []*redlock
 			return nil, err
 		}
 		forgotten = lock.Fence()
-		select { // calls that are storing the old result on other masters end during this time
-		case <-time.After(in.Patience(in.fullKey(key, 0))):
+		select { // calls that have met the old result wait this long for the other masters, and again until they have stored it there
+		case <-time.After(2 * in.Patience(in.fullKey(key, 0))):
 		case <-ctx.Done():
 		}
 	}

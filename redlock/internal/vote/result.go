@@ -117,7 +117,9 @@ func (a *Attempt) releaseWith(result *protocol.Result, to link.Receiver) {
 		c := &a.acquires[i]
 		done := c.Counted && c.Reply.Status == protocol.StatusDone
 		release := a.releaseOf(i, false, to)
-		if !done || c.Reply.Fence != result.Fence {
+		// The result of an earlier lock goes only to masters that have answered. A late master could get it after it was forgotten.
+		asked := result.Fence == a.Fence || c.Counted && c.Reply.Err == nil
+		if asked && (!done || c.Reply.Fence != result.Fence) {
 			// A result for a master that can't be asked now would stay in this process's memory until the master can be asked.
 			release.Fast = release.Alone && !done
 			release.Alone, release.Ask = false, &protocol.Store{Result: result, Anyway: done}
