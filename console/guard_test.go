@@ -193,3 +193,22 @@ func pageAt(t *testing.T, url string) string {
 	}
 	return text.String()
 }
+
+// TestAuditOfUnixSocket: a client of a Unix socket has no address, and the log says that.
+func TestAuditOfUnixSocket(t *testing.T) {
+	t.Parallel()
+	locker, err := redlock.Open([]string{"memory://"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close() })
+	var asked book
+	h := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithLogger(asked.logger()))
+	lock := mustLock(t, locker, "order:42")
+	r := httptest.NewRequest(http.MethodDelete, fmt.Sprint("http://localhost/locks/order:42?fence=", lock.Fence()), nil)
+	r.RemoteAddr = "@" // as net/http has it
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != http.StatusOK || asked.line("released by force", `from="a user of the Unix socket"`) == "" {
+		t.Errorf("%d, and the log has\n%s", w.Code, asked.String())
+	}
+}
