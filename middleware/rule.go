@@ -119,7 +119,7 @@ type Rule struct {
 	//
 	// A body longer than `max_body` is refused.
 	BufferBody *bool `json:"buffer_body,omitempty"`
-	// Keeps a response in memory for a slow client, and frees the key (docs/hosts.md#slow-clients). Default: off; on with a preset.
+	// Keeps a response in memory, so that a slow client doesn't hold the key (docs/hosts.md#slow-clients). Default: off; on with a preset.
 	//
 	// Up to `max_body` bytes wait. A part that the handler flushes is sent at once.
 	BufferResponse *bool `json:"buffer_response,omitempty"`
@@ -182,7 +182,7 @@ type Rule struct {
 	//
 	// At most 960 KiB. A response with a longer body is remembered without it.
 	RememberSize int64 `json:"remember_size,omitempty"`
-	// How many bytes the responses that one process remembers for this rule may take on each master. Default: 1 GiB.
+	// How many bytes of each master one process may use for this rule's remembered responses. Default: 1 GiB.
 	//
 	// The number is less than 2 GiB. Further responses are not remembered. An eighth is only for responses of 4xx, which get no more than that. No
 	// scope takes more than three times as much as it leaves free for others.
