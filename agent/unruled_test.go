@@ -163,10 +163,10 @@ func TestOutcomes(t *testing.T) {
 			{name: "held", do: func(w *watched) { _ = w.waiting().Close(); w.forget(); w.ask(`,"try":true`) }, outcome: "held", level: "INFO", message: refused, keyed: true},
 			{name: "waited", do: func(w *watched) { _ = w.waiting().Close(); w.forget(); w.ask(`,"wait":"3s"`) }, outcome: "held", level: "INFO", message: refused, keyed: true},
 			{name: "no quorum", do: func(w *watched) { w.hang(); w.ask(`,"try":true`) }, outcome: "no_quorum", level: "WARN", message: refused, keyed: true},
-			{name: "done", do: func(w *watched) { w.done(`,"once":"1h"`); w.ask(`,"once":"1h"`) }, outcome: "replayed"},
-			{name: "done in the period", do: func(w *watched) { w.done(`,"once_per":"1h"`); w.ask(`,"once_per":"1h"`) }, outcome: "replayed"},
+			{name: "done", do: func(w *watched) { w.done(`,"once":"1h"`, "done"); w.ask(`,"once":"1h"`) }, outcome: "replayed"},
+			{name: "done in the period", do: func(w *watched) { w.done(`,"once_per":"1h"`, "done"); w.ask(`,"once_per":"1h"`) }, outcome: "replayed"},
 			{name: "can't be read", do: func(w *watched) {
-				w.done(`,"once":"1h"`)
+				w.done(`,"once":"1h"`, "done "+strings.Repeat("x", 5<<10)) // too long for a refusal, so it is recalled
 				for _, s := range w.net.Servers {
 					s.Forge(func(cmd *simnet.Command) bool {
 						if cmd.Op == simnet.Recall {
@@ -282,11 +282,11 @@ func (w *watched) forget() {
 }
 
 // done does the work of a key once.
-func (w *watched) done(more string) {
+func (w *watched) done(more, last string) {
 	w.t.Helper()
 	h := w.ask(more)
 	h.first()
-	if _, err := io.WriteString(h.body, "done\n"); err != nil {
+	if _, err := io.WriteString(h.body, last+"\n"); err != nil {
 		w.t.Fatal(err)
 	}
 	h.end()
