@@ -35,6 +35,17 @@ func asUser(t *testing.T, servers []*redistest.Server, rights []string) (urls []
 	return urls
 }
 
+// TestRecallWithoutHStrLen: a result is found even for a user who lacks this right. Otherwise a repeat would have no quorum, and might run again.
+func TestRecallWithoutHStrLen(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Start(t, 3)
+	leaveResult(t, newLocker(t, redistest.URLs(servers)), "k", "paid")
+	l := newLocker(t, asUser(t, servers, []string{"~redlock:*", "&redlock:wake:*", "+@all", "-hstrlen"}))
+	if done := recalled(t, l, "k"); string(done.Result) != "paid" {
+		t.Errorf("%q", done.Result)
+	}
+}
+
 // TestMoreRights: what some settings need beside the least, and nothing of it is too much. docs/masters.md has the same table.
 func TestMoreRights(t *testing.T) {
 	t.Parallel()
@@ -185,6 +196,16 @@ func fullTurn(t *testing.T, ttl time.Duration, urls []string, more ...redlock.Op
 		complain(fmt.Errorf("released by force: %w", err))
 	} else if err := lock.Unlock(); !errors.Is(err, redlock.ErrNotOwner) && !errors.Is(err, redlock.ErrExpired) {
 		complain(fmt.Errorf("unlocked after a forced release: %w", err))
+	}
+	var done *redlock.DoneError
+	if lock, err := l.TryLock(t.Context(), "done"); err != nil {
+		complain(err)
+	} else if err := lock.UnlockWith([]byte("result"), time.Hour); err != nil {
+		complain(fmt.Errorf("unlocked with a result: %w", err))
+	} else if _, err := other.TryLock(t.Context(), "done", redlock.WithRecall()); !errors.As(err, &done) || string(done.Result) != "result" {
+		complain(fmt.Errorf("recalled: %w", err))
+	} else if _, err := inspect.Forget(t.Context(), other, "done"); err != nil {
+		complain(fmt.Errorf("forgotten: %w", err))
 	}
 	_, _ = l.Close(), other.Close() // then all is in the log
 	forced := log.lines("lease lost, as its release has found")

@@ -2,6 +2,7 @@
 local function remembered(key)
   local fence = call('HGET', key, 'fence')
   if fence then
-    return tonumber(fence), call('PTTL', key), call('HSTRLEN', key, 'data') <= SHORT and call('HGET', key, 'data') or nil
+    local length = redis.pcall('HSTRLEN', key, 'data') -- a user who lacks the right must not find the work undone
+    return tonumber(fence), call('PTTL', key), type(length) == 'number' and length <= SHORT and call('HGET', key, 'data') or nil
   end
 end
