@@ -249,7 +249,7 @@ bench: redis-server ## Compare the library with its peers (14 minutes): test/ben
 bench-check: redis-server wrk ### Run each benchmark once
 	cd test/bench && out=$$(mktemp -d) && go run . -quick -o $$out && go run . -http -quick -o $$out && rm -r $$out
 
-bench-http: redis-server wrk ### Measure Caddy with and without locks, with wrk, which it installs (3 minutes): test/bench/RESULTS.md
+bench-http: redis-server wrk ### Measure Caddy with and without locks, with wrk, which it installs (5 minutes): test/bench/RESULTS.md
 	cd test/bench && go run . -http
 
 postgres:

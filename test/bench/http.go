@@ -20,9 +20,14 @@ const backendChild = "backend"
 
 // runBackend is the life of the backend's process.
 func runBackend(addr string) error {
-	return http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	part := bytes.Repeat([]byte("paid\n"), 32<<10/5)
+	return http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
-		_, _ = w.Write([]byte("paid\n"))
+		parts, _ := strconv.Atoi(r.URL.Query().Get("parts"))
+		for range parts {
+			_, _ = w.Write(part)
+		}
+		_, _ = w.Write(part[:5])
 	}))
 }
 
@@ -31,11 +36,24 @@ type httpLoad struct {
 	name, script string
 }
 
-const ownKeys = "own keys" // no request meets another one
+const (
+	ownKeys    = "own keys" // no request meets another one
+	sameKey    = "one key"
+	repeats    = "replay"
+	longBody   = "1 MiB"
+	longerBody = "10 MiB"
+)
 
 var httpLoads = []httpLoad{
-	{ownKeys, "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay')\nend\n"},
-	{"one key", "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n"},
+	{ownKeys, ownRequest("")},
+	{sameKey, "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n"},
+	{repeats, "wrk.method = 'POST'\nwrk.path = '/orders/done/pay'\nwrk.headers['Idempotency-Key'] = 'done'\n"},
+	{longBody, ownRequest("?parts=32")},
+	{longerBody, ownRequest("?parts=320")},
+}
+
+func ownRequest(query string) (script string) {
+	return "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\twrk.headers['Idempotency-Key'] = 'ROUND' .. n\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay" + query + "')\nend\n"
 }
 
 // httpSample is what one slice of load did, by request.
@@ -92,6 +110,9 @@ func runHTTP(quick bool, dir string) error {
 				return err
 			}
 			for _, k := range order {
+				if !slices.Contains(list[k].loads, load.name) {
+					continue
+				}
 				s, err := list[k].measure(script, length)
 				if err != nil {
 					return fmt.Errorf("%s: %w", list[k].name, err)
@@ -101,12 +122,15 @@ func runHTTP(quick bool, dir string) error {
 			slices.Reverse(order)
 		}
 		for i, p := range list {
+			if samples[i] == nil {
+				continue
+			}
 			results[load.name+p.name] = samples[i]
 			rows = append(rows, httpRow(load.name, p, samples[i]))
 		}
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "\nWritten by `make bench-http`: Caddy under `wrk` with %d connections, %s of %v for each server. Each request has a key of its own. \"÷\" divides by Caddy without a lock.\n", connections, count(rounds, "round"), length)
+	fmt.Fprintf(&b, "\nWritten by `make bench-http`: Caddy under `wrk` with %d connections, %s of %v for each server. Each request has a key of its own, but those that are replayed. \"÷\" divides by Caddy without a lock under the same load, with the lowest and highest round in brackets.\n", connections, count(rounds, "round"), length)
 	writeHTTP(&b, list, results)
 	return errors.Join(writeResults(dir, "", b.String()), writeFigures(dir, rows, func(group string) bool { return group != groupHTTP }))
 }
@@ -197,10 +221,22 @@ func (s httpSample) allCPU() float64 { return s.cpu + s.mastersCPU }
 func perSecond(s httpSample) float64 { return s.perSecond }
 
 func writeHTTP(b *bytes.Buffer, list []*proxy, results map[string][]httpSample) {
-	b.WriteString("\n| | CPU ÷ | requests/s ÷ |\n| --- | ---: | ---: |\n")
-	for _, p := range list {
-		mine, alone := results[ownKeys+p.name], results[ownKeys+caddyAlone]
-		fmt.Fprintf(b, "| %s | %s | %s |\n", p.name, exact(ratioOf(mine, alone, httpSample.allCPU)), exact(ratioOf(mine, alone, perSecond)))
+	b.WriteString("\n| | CPU ÷ | requests/s ÷ | commands |\n| --- | ---: | ---: | ---: |\n")
+	for _, load := range []string{ownKeys, repeats, longBody, longerBody} {
+		alone := results[load+caddyAlone]
+		for _, p := range list {
+			mine := results[load+p.name]
+			if mine == nil {
+				continue
+			}
+			name := p.name
+			if load != ownKeys {
+				name += ": " + load
+			}
+			cpu := ratios(mine, alone, httpSample.allCPU)
+			fmt.Fprintf(b, "| %s | %s (%s–%s) | %s | %s |\n", name, exact(median(cpu)), exact(slices.Min(cpu)), exact(slices.Max(cpu)),
+				exact(median(ratios(mine, alone, perSecond))), exact(medianOf(mine, func(s httpSample) float64 { return s.commands })))
+		}
 	}
 	var added []float64
 	for i, alone := range results[ownKeys+caddyAlone] {
@@ -217,11 +253,10 @@ func medianOf(list []httpSample, v func(httpSample) float64) float64 {
 	return median(values)
 }
 
-// ratioOf is the median of the rounds' ratios.
-func ratioOf(mine, theirs []httpSample, v func(httpSample) float64) float64 {
-	var ratios []float64
+// ratios are those of the rounds.
+func ratios(mine, theirs []httpSample, v func(httpSample) float64) (list []float64) {
 	for i := range mine {
-		ratios = append(ratios, v(mine[i])/v(theirs[i]))
+		list = append(list, v(mine[i])/v(theirs[i]))
 	}
-	return median(ratios)
+	return list
 }

@@ -22,6 +22,7 @@ type proxy struct {
 	masters int    // how many redis-servers it locks on
 	option  string // its global option
 	lock    string // its directive
+	loads   []string
 
 	addr    string
 	cmd     *exec.Cmd
@@ -34,22 +35,22 @@ const (
 	caddyLocks = "redlock on 3 masters"
 )
 
-const (
-	orderRule    = "redlock /orders/*/pay order:{path.1}"
-	threeMasters = "redlock {\n\t\tmasters MASTERS\n\t\trestart_guard off\n\t}"
-)
-
 func proxies() []*proxy {
-	locks := func(name, block string) *proxy {
-		return &proxy{name: name, masters: 3, option: threeMasters, lock: orderRule + block}
+	const option = "redlock {\n\t\tmasters %s\n\t\trestart_guard off\n\t\tbody_budget 2GiB\n\t}"
+	locks := func(name, key, settings string, loads ...string) *proxy {
+		return &proxy{name: name, masters: 3, option: fmt.Sprintf(option, "MASTERS"), lock: "redlock /orders/*/pay " + key + " {\n\t\t" + settings + "\n\t}", loads: loads}
 	}
+	const order, delivery = "order:{path.1}", "dedupe {path.1}\n\t\t"
+	const remember = "remember 2m\n\t\tscope off"
 	return []*proxy{
-		{name: caddyAlone},
-		{name: caddyBare, masters: 3, lock: "bare_lock /orders/*/pay MASTERS"},
-		locks(caddyLocks, ""),
-		locks(caddyLocks+", dedupe", " {\n\t\tdedupe {path.1}\n\t}"),
-		locks(caddyLocks+", remember", " {\n\t\tdedupe {path.1}\n\t\tremember 2m\n\t\tscope off\n\t}"),
-		{name: "redlock in memory", option: "redlock {\n\t\tmasters memory://\n\t}", lock: orderRule},
+		{name: caddyAlone, loads: []string{ownKeys, sameKey, repeats, longBody, longerBody}},
+		{name: caddyBare, masters: 3, lock: "bare_lock /orders/*/pay MASTERS", loads: []string{ownKeys, sameKey}},
+		locks(caddyLocks, order, "", ownKeys, sameKey),
+		locks(caddyLocks+", dedupe", order, delivery, ownKeys),
+		locks(caddyLocks+", remember", order, delivery+remember, ownKeys, repeats),
+		locks(caddyLocks+", idempotency-key", "", "preset idempotency-key\n\t\t"+remember, ownKeys, repeats),
+		locks(caddyLocks+", buffer_response", order, "max_body 16MiB\n\t\tbuffer_response", longBody, longerBody),
+		{name: "redlock in memory", option: fmt.Sprintf(option, "memory://"), lock: "redlock /orders/*/pay " + order, loads: []string{ownKeys, sameKey}},
 	}
 }
 
@@ -102,8 +103,13 @@ func (p *proxy) start(dir, binary, backend string) (err error) {
 
 func answers(url string) (err error) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var request *http.Request
+		if request, err = http.NewRequest(http.MethodPost, url, nil); err != nil {
+			return err
+		}
+		request.Header.Set("Idempotency-Key", "ready")
 		var response *http.Response
-		if response, err = http.Get(url); err != nil {
+		if response, err = http.DefaultClient.Do(request); err != nil {
 			continue
 		}
 		_ = response.Body.Close()
