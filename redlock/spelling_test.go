@@ -240,7 +240,7 @@ func TestUnreadableOfAnotherSpelling(t *testing.T) {
 				}
 			}
 		}))
-		if err := mustLock(t, l, upper).UnlockWith([]byte("paid"), time.Hour); err != nil {
+		if err := mustLock(t, l, upper).UnlockWith(make([]byte, 5<<10), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		first := make(chan error)
