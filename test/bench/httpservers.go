@@ -36,7 +36,7 @@ const (
 )
 
 func proxies() []*proxy {
-	const option = "redlock {\n\t\tmasters %s\n\t\trestart_guard off\n\t\tbody_budget 2GiB\n\t}"
+	const option = "redlock {\n\t\tmasters %s\n\t\trestart_guard off\n\t\tbody_budget 1GiB\n\t}"
 	locks := func(name, key, settings string, loads ...string) *proxy {
 		return &proxy{name: name, masters: 3, option: fmt.Sprintf(option, "MASTERS"), lock: "redlock /orders/*/pay " + key + " {\n\t\t" + settings + "\n\t}", loads: loads}
 	}

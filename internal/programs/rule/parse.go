@@ -210,7 +210,7 @@ func wanted(t reflect.Type) string {
 	case t.Kind() == reflect.Int:
 		return "a number from 1"
 	case t.Kind() == reflect.Int64:
-		return "a size from 1B to 2GiB, such as 64KiB or 1MiB"
+		return "a size from 1B to less than 2GiB, such as 64KiB or 1MiB"
 	}
 	return "a text"
 }
