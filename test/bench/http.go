@@ -39,21 +39,22 @@ type httpLoad struct {
 const (
 	ownKeys    = "own keys" // no request meets another one
 	sameKey    = "one key"
-	repeats    = "replay"
+	repeats    = "replay" // all but the first requests with one of 1,000 IDs
 	longBody   = "1 MiB"
 	longerBody = "10 MiB"
 )
 
 var httpLoads = []httpLoad{
-	{ownKeys, ownRequest("")},
+	{ownKeys, ownRequest("n", "")},
 	{sameKey, "wrk.method = 'POST'\nwrk.path = '/orders/one/pay'\n"},
-	{repeats, "wrk.method = 'POST'\nwrk.path = '/orders/done/pay'\nwrk.headers['Idempotency-Key'] = 'done'\n"},
-	{longBody, ownRequest("?parts=32")},
-	{longerBody, ownRequest("?parts=320")},
+	{repeats, ownRequest("n % 1000", "")},
+	{longBody, ownRequest("n", "?parts=32")},
+	{longerBody, ownRequest("n", "?parts=320")},
 }
 
-func ownRequest(query string) (script string) {
-	return "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\twrk.headers['Idempotency-Key'] = 'ROUND' .. n\n\treturn wrk.format(nil, '/orders/ROUND' .. n .. '/pay" + query + "')\nend\n"
+// ownRequest returns a script whose requests have the IDs that an expression makes of their number.
+func ownRequest(id, query string) (script string) {
+	return "local n = 0\nwrk.method = 'POST'\nfunction request()\n\tn = n + 1\n\tlocal id = 'ROUND' .. " + id + "\n\twrk.headers['Idempotency-Key'] = id\n\treturn wrk.format(nil, '/orders/' .. id .. '/pay" + query + "')\nend\n"
 }
 
 // httpSample is what one slice of load did, by request.
