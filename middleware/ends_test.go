@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -90,10 +87,7 @@ func TestEndsInDocument(t *testing.T) {
 				if c.row == 5 {
 					rule.MaxHold = time.Second
 				}
-				exporter := tracetest.NewInMemoryExporter()
-				provider := trace.NewTracerProvider(trace.WithSyncer(exporter))
-				t.Cleanup(func() { _ = provider.Shutdown(t.Context()) })
-				ctx, span := provider.Tracer("test").Start(t.Context(), "request")
+				ctx, end := startSpan(t)
 				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
 				r.Header.Set("Order", "42")
 				w := httptest.NewRecorder()
@@ -106,7 +100,7 @@ func TestEndsInDocument(t *testing.T) {
 						ok(w, r)
 					}
 				}, rule).ServeHTTP(w, r)
-				span.End()
+				spans := end()
 				time.Sleep(time.Second) // the log and the Observer are told
 				for _, s := range net.Servers {
 					s.Resume()
@@ -135,7 +129,7 @@ func TestEndsInDocument(t *testing.T) {
 					}
 				}
 				events := 0
-				for _, e := range exporter.GetSpans()[len(exporter.GetSpans())-1].Events {
+				for _, e := range spans[len(spans)-1].Events {
 					if e.Name == "redlock.lost" {
 						events++
 					}

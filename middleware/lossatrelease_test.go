@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
@@ -44,17 +43,14 @@ func TestLossFoundAtRelease(t *testing.T) {
 						w.WriteHeader(http.StatusBadGateway)
 					}
 				}
-				exporter := tracetest.NewInMemoryExporter()
-				provider := trace.NewTracerProvider(trace.WithSyncer(exporter))
-				t.Cleanup(func() { _ = provider.Shutdown(t.Context()) })
-				ctx, span := provider.Tracer("test").Start(t.Context(), "request")
+				ctx, end := startSpan(t)
 				ctx, noted := middleware.NoteTurn(ctx)
 				r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
 				r.Header.Set("Order", "42")
 				r.Header.Set("Delivery", "7")
 				orders(l, lost, rule).ServeHTTP(httptest.NewRecorder(), r)
 				eventually(t, "the lock is released", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return len(n.done) > 0 })
-				span.End()
+				spans := end()
 				if err := l.Close(); err != nil { // which waits for the log
 					t.Error(err)
 				}
@@ -63,7 +59,6 @@ func TestLossFoundAtRelease(t *testing.T) {
 				if turn, _ := noted(); turn.Outcome != middleware.OutcomeLost || turn.Detail != detail {
 					t.Errorf("the turn has %q: %q", turn.Outcome, turn.Detail)
 				}
-				spans := exporter.GetSpans()
 				events := spans[len(spans)-1].Events
 				if i := slices.IndexFunc(events, func(e trace.Event) bool { return e.Name == "redlock.lost" }); len(events) != 1 || i < 0 || attributeOf(events[i].Attributes, "redlock.detail") != detail {
 					t.Errorf("events %v, want one of the loss", events)

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -16,18 +17,27 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 )
 
-// traced serves a request under a span, as otelhttp does, and returns what was exported.
-func traced(t *testing.T, h http.Handler, sampler trace.Sampler) tracetest.SpanStubs {
+// startSpan starts the span of a request, as otelhttp does. end ends the span, and returns what was exported: that span comes last.
+func startSpan(t *testing.T, opts ...trace.TracerProviderOption) (ctx context.Context, end func() tracetest.SpanStubs) {
 	t.Helper()
 	exporter := tracetest.NewInMemoryExporter()
-	provider := trace.NewTracerProvider(trace.WithSyncer(exporter), trace.WithSampler(sampler))
+	provider := trace.NewTracerProvider(append(opts, trace.WithSyncer(exporter))...)
 	t.Cleanup(func() { _ = provider.Shutdown(t.Context()) })
 	ctx, span := provider.Tracer("test").Start(t.Context(), "request")
+	return ctx, func() tracetest.SpanStubs {
+		span.End()
+		return exporter.GetSpans()
+	}
+}
+
+// traced serves a request under a span, and returns what was exported.
+func traced(t *testing.T, h http.Handler, sampler trace.Sampler) tracetest.SpanStubs {
+	t.Helper()
+	ctx, end := startSpan(t, trace.WithSampler(sampler))
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)
 	r.Header.Set("Order", "s3cret")
 	h.ServeHTTP(httptest.NewRecorder(), r)
-	span.End()
-	return exporter.GetSpans()
+	return end()
 }
 
 func attributeOf(attributes []attribute.KeyValue, name string) string {
