@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
@@ -99,11 +100,7 @@ func TestOddKeys(t *testing.T) {
 // The hash of a log finds its key, and that of a delivery whose request has another key, which the lists leave out.
 func TestHash(t *testing.T) {
 	t.Parallel()
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
+	locker := redlocktest.New(t)
 	base := mount(t, locker)
 	of := withRequest(&inspect.Request{Method: "POST", Path: "/", Delivery: "running:1"})
 	for _, key := range []string{"order:42", "running:1", "order:43"} {

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/base/lockname"
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
 )
 
 // book is a log that is kept.
@@ -197,11 +198,7 @@ func pageAt(t *testing.T, url string) string {
 // TestAuditOfUnixSocket: a client of a Unix socket has no address, and the log says that.
 func TestAuditOfUnixSocket(t *testing.T) {
 	t.Parallel()
-	locker, err := redlock.Open([]string{"memory://"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = locker.Close() })
+	locker := redlocktest.New(t)
 	var asked book
 	h := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithLogger(asked.logger()))
 	lock := mustLock(t, locker, "order:42")
