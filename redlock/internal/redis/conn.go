@@ -270,7 +270,17 @@ const forced, ofResult = ":forced:", ":result"
 // appendTogether appends commands for several locks as one script call. Each lock has one key for each of the given ends.
 func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Command, ends ...string) []byte {
 	b = appendArray(b, 4+(len(ends)+2)*len(cmds))
-	b = c.appendScript(b, script)
+	b = appendKeys(c.appendScript(b, script), cmds, ends...)
+	b = appendNumber(b, cmds[0].TTL.Milliseconds())
+	for _, cmd := range cmds {
+		b = appendBulk(b, cmd.Token)
+		b = appendNumber(b, cmd.Fence)
+	}
+	return b
+}
+
+// appendKeys appends the keys of several locks, and first their number: one key of each lock for each of the given ends.
+func appendKeys(b []byte, cmds []*protocol.Command, ends ...string) []byte {
 	b = appendNumber(b, int64(len(ends)*len(cmds)))
 	for _, end := range ends {
 		for _, cmd := range cmds {
@@ -284,25 +294,13 @@ func (c *conn) appendTogether(b []byte, script protocol.Op, cmds []*protocol.Com
 			}
 		}
 	}
-	b = appendNumber(b, cmds[0].TTL.Milliseconds())
-	for _, cmd := range cmds {
-		b = appendBulk(b, cmd.Token)
-		b = appendNumber(b, cmd.Fence)
-	}
 	return b
 }
 
 // appendKeep appends releases that leave results as one script call.
 func (c *conn) appendKeep(b []byte, cmds []*protocol.Command) []byte {
 	b = appendArray(b, 3+6*len(cmds))
-	b = c.appendScript(b, keep)
-	b = appendNumber(b, int64(2*len(cmds)))
-	for _, cmd := range cmds {
-		b = appendBulk(b, cmd.Key)
-	}
-	for _, cmd := range cmds {
-		b = appendBulk(b, cmd.ResultOf(), ofResult)
-	}
+	b = appendKeys(c.appendScript(b, keep), cmds, "", ofResult)
 	for _, cmd := range cmds {
 		result := cmd.Result()
 		b = appendBulk(b, cmd.Token)

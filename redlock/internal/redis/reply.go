@@ -69,12 +69,12 @@ func (v *value) reply(cmd *protocol.Command) (reply protocol.Reply, err error) {
 	case op == protocol.OpAcquire && shape(":$::::"):
 		reply = protocol.Reply{Status: protocol.StatusHeld, Holder: name(1), TTL: rest(0), Time: micros(2), Former: former(3),
 			Offer: uint16(number(4, -1, protocol.MaxSlots-1) + 1), Elsewhere: uint16(number(5, 0, protocol.MaxSlots))}
-	case op == protocol.OpAcquire && shape("::::"):
+	case op == protocol.OpAcquire && (shape("::::") || shape("::::$")):
 		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}
-	case op == protocol.OpAcquire && shape("::::$"):
-		check(int64(len(v.fields[4].text)), 0, protocol.ShortResult)
-		reply = protocol.Reply{Status: protocol.StatusDone, Fence: micros(0), TTL: rest(1), Time: micros(2), Former: former(3)}
-		reply.Answer = &protocol.Result{Data: v.fields[4].text, Keep: reply.TTL, Fence: reply.Fence}
+		if len(v.fields) > 4 {
+			check(int64(len(v.fields[4].text)), 0, protocol.ShortResult)
+			reply.Answer = &protocol.Result{Data: v.fields[4].text, Keep: reply.TTL, Fence: reply.Fence}
+		}
 	case op == protocol.OpRecall && shape(":::$"):
 		reply = protocol.Reply{Status: protocol.StatusExpired, Time: micros(2)}
 		if fence := micros(0); fence > 0 {
