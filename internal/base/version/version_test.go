@@ -46,7 +46,9 @@ func TestBuilds(t *testing.T) {
 		t.Errorf("the same program is %s, and then %s", former["go build"], again)
 	}
 	shows(t, checkout, "later")
-	if later := unrecorded["the image"](); later == former["the image"] { // stripped, unlike the others
+	later := unrecorded["the image"]() // stripped, unlike the others
+	requireVersion(t, `devel-[0-9a-f]{8}`, later)
+	if later == former["the image"] {
 		t.Errorf("two programs are %s", later)
 	}
 
