@@ -197,7 +197,7 @@ func TestContinueOnce(t *testing.T) {
 	}
 	proxy := httputil.NewSingleHostReverseProxy(address)
 	proxy.Transport = &http.Transport{ExpectContinueTimeout: bound, DisableKeepAlives: true}
-	for template, rule := range map[string]middleware.Rule{"{json.id}": {}, "{method}": {BufferBody: new(true)}, "{header.X}": {BufferBody: new(true), DryRun: true}} {
+	for template, rule := range map[string]middleware.Rule{"{json.id}": {}, "{method}": {BufferBody: new(true)}, "dry:{method}": {BufferBody: new(true), DryRun: true}} {
 		server := serve(t, middleware.New(newLocker(t, live), template, rule)(proxy))
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		if err != nil {
