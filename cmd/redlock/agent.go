@@ -26,6 +26,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/connect"
+	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 	"github.com/caddy-redlock/caddy-redlock/metrics"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -132,7 +133,11 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	series := metrics.New()
-	locker, err := a.masters.Open(redlock.WithLogger(logger), redlock.WithObserver(series.Observer()), redlock.WithMaxWaiters(a.maxWaiters))
+	masters, options, err := a.masters.Resolve()
+	if err != nil {
+		return err
+	}
+	locker, err := redlock.New(masters, append(options.List(), redlock.WithLogger(logger), redlock.WithObserver(series.Observer()), redlock.WithMaxWaiters(a.maxWaiters))...)
 	if err != nil {
 		return err
 	}
@@ -159,6 +164,8 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	seen := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithHosts("*"), console.WithLogger(logger)) // the agent checks the Host
 	scraped := scrapes(series)
+	operatorsMux := beside(scraped, seen)
+	operatorsMux.Handle("GET /console/doctor", examiner(masters, options))
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
 		agent.WithObservers(series.Rule), agent.WithOther(beside(scraped, forClients(seen))))
 	stopMetrics := func() {}
@@ -181,7 +188,7 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	if operators != nil {
 		logger.Info("agent serves operators", "address", operators.Addr().String())
-		server := &http.Server{Handler: asAgent(beside(scraped, seen)), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+		server := &http.Server{Handler: asAgent(operatorsMux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -244,11 +251,24 @@ func scrapes(series *metrics.Metrics) http.Handler {
 }
 
 // beside returns a handler for the metrics (scraped), and for the console or a part of it (seen).
-func beside(scraped, seen http.Handler) http.Handler {
+func beside(scraped, seen http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", scraped)
 	mux.Handle("/console/", http.StripPrefix("/console", seen))
 	return mux
+}
+
+// examiner returns a handler for redlock doctor, which looks at the masters with the agent's settings and secrets.
+func examiner(masters []redlock.Master, o connect.Options) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		patience, err := time.ParseDuration(r.URL.Query().Get("patience"))
+		if err != nil || patience <= 0 {
+			http.Error(w, "patience: want a duration above 0, such as 2s", http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(doctor.Examine(r.Context(), examination(masters, o, patience))) // the client may have left
+	})
 }
 
 // asAgent returns a handler whose responses say, as those of package agent do, that an agent answers.

@@ -23,14 +23,19 @@ import (
 // agentPatience is how long an agent may take to answer, beyond a wait for a lock.
 const agentPatience = 10 * time.Second
 
-// errHangs is the error for an agent that doesn't answer.
-var errHangs = fmt.Errorf("it has not answered for %v: if it hangs, start it again", agentPatience)
+// errHangs is in the error for an agent that doesn't answer.
+var errHangs = errors.New("if it hangs, start it again")
+
+func silentFor(d time.Duration) error {
+	return fmt.Errorf("it has not answered for %v: %w", d, errHangs)
+}
 
 // agentClient asks an agent.
 type agentClient struct {
 	address         string // as it was given
 	network, target string
 	token           string
+	patience        time.Duration // for a whole response of call
 }
 
 // newAgentClient returns a client of the agent at unix:/path, or at host:port.
@@ -40,18 +45,18 @@ func newAgentClient(address, tokenFile string) (*agentClient, error) {
 		return nil, err
 	}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
-		return &agentClient{address, "unix", path, token}, nil
+		return &agentClient{address, "unix", path, token, agentPatience}, nil
 	}
 	target := strings.TrimPrefix(address, "tcp:")
 	if _, port, err := net.SplitHostPort(target); err != nil || port == "" {
 		return nil, fmt.Errorf("--agent %s: want unix:/path of an agent's socket, or host:port", address)
 	}
-	return &agentClient{address, "tcp", target, token}, nil
+	return &agentClient{address, "tcp", target, token, agentPatience}, nil
 }
 
 // dial connects to the agent. The end of ctx closes the connection, unless kept is called before, which then reports true.
 func (a *agentClient) dial(ctx context.Context) (conn net.Conn, kept func() bool, err error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
+	bounded, cancel := context.WithTimeoutCause(ctx, agentPatience, silentFor(agentPatience))
 	defer cancel()
 	conn, err = new(net.Dialer).DialContext(bounded, a.network, a.target)
 	switch {
@@ -85,7 +90,7 @@ func chunk(text string) string {
 
 // call sends a request without a body, and returns the whole response.
 func (a *agentClient) call(ctx context.Context, method, path string) (response *http.Response, body []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, agentPatience, errHangs)
+	ctx, cancel := context.WithTimeoutCause(ctx, a.patience, silentFor(a.patience))
 	defer cancel()
 	conn, _, err := a.dial(ctx)
 	if err != nil {

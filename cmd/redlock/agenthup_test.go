@@ -5,6 +5,7 @@ package main
 import (
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -33,7 +34,8 @@ func TestAgentHangup(t *testing.T) {
 	}
 	write("former")
 	log := new(redistest.Log)
-	a := newAgent(t, servers, "--password-file", file)
+	operators := "unix:" + filepath.Join(t.TempDir(), "operators")
+	a := newAgent(t, servers, "--password-file", file, "--operators", operators)
 	a.log = log
 	a.start()
 	held := a.hold(`{"key":"k"}`)
@@ -50,6 +52,10 @@ func TestAgentHangup(t *testing.T) {
 	eventually(t, "the agent is connected again", func() bool { return strings.Contains(log.String(), "master available again") })
 	_, _ = io.WriteString(held, "0\r\n\r\n")
 	_ = a.hold(`{"key":"k"}`).Close()
+	examined, stderr, _ := finish(t, exec.Command(program, "doctor", "--agent", operators, "--patience", "1m")) // with the agent's password
+	if !strings.Contains(examined, "1 of 1 master would grant locks now") {
+		t.Errorf("doctor: %s%s", examined, stderr)
+	}
 	if text := log.String(); strings.Contains(text, "former") || strings.Contains(text, "=new") {
 		t.Errorf("the log has a password: %s", text)
 	}

@@ -60,7 +60,7 @@ func TestWhoIsAsked(t *testing.T) {
 	admin := serveAt(t, filepath.Join(dir, "admin"), caddy)
 	server := redistest.Start(t, 1)[0]
 
-	names := []string{"masters", "locks", "inspect k", "inspect free", "inspect --hash " + hash, "inspect --hash 000000000000", "inspect --hash k", "release k --fence 7", "forget k", "ready", "ready --alive"}
+	names := []string{"masters", "locks", "inspect k", "inspect free", "inspect --hash " + hash, "inspect --hash 000000000000", "inspect --hash k", "release k --fence 7", "forget k", "doctor --patience 1m", "ready", "ready --alive"}
 	all := func(code int, text string) (same []said) {
 		for range names {
 			same = append(same, said{code, text})
@@ -85,22 +85,22 @@ func TestWhoIsAsked(t *testing.T) {
 	}{
 		"its own masters": {nil, []string{"REDLOCK_MASTERS=" + server.URL(), "REDLOCK_RESTART_GUARD=off", "REDLOCK_TIMEOUT=5s"}, []said{
 			{0, "1 of 1 master available, 1 needed: locks can be taken; 0 held"}, {1, noKeys}, {3, "its key_hash in logs is " + hash}, {3, "Nobody holds the key"},
-			{1, noKeys}, {1, noKeys}, wrong, {3, "nobody holds the key"}, {3, "no master remembers anything"}, {1, "no agent: want --agent"}, {1, "no agent: want --agent"}}},
+			{1, noKeys}, {1, noKeys}, wrong, {3, "nobody holds the key"}, {3, "no master remembers anything"}, {2, "1 of 1 master would grant locks now"}, {1, "no agent: want --agent"}, {1, "no agent: want --agent"}}},
 		"nobody is named": {nil, []string{"REDLOCK_MASTERS="}, []said{
-			{1, "nobody to ask: want --agent"}, {1, noKeys}, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "nobody to ask"}, wrong, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "no agent: want"}, {1, "no agent: want"}}},
+			{1, "nobody to ask: want --agent"}, {1, noKeys}, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "nobody to ask"}, wrong, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "nobody to ask"}, {1, "no agent: want"}, {1, "no agent: want"}}},
 		"the socket for operators": {[]string{"--agent", "unix:" + operators}, nil, []said{
 			{0, "locks can be taken; 1 held, 0 waiting"}, {0, "k    nightly  held "}, {0, "hash    " + hash}, {3, "Nobody holds the key"},
-			{0, "key     k\n"}, {3, "neither holds a key with this hash nor waits for one"}, wrong, {3, "with the fencing token " + fence}, {3, "no master remembers anything"},
+			{0, "key     k\n"}, {3, "neither holds a key with this hash nor waits for one"}, wrong, {3, "with the fencing token " + fence}, {3, "no master remembers anything"}, {0, "locks are kept in the memory of the process"},
 			{1, "this is its socket for operators and not for clients"}, {1, "this is its socket for operators"}}},
 		"the socket for operators, by the environment": {nil, []string{"REDLOCK_AGENT=unix:" + operators, "REDLOCK_MASTERS=redis://127.0.0.1:1"}, []said{
-			{0, "1 held, 0 waiting"}, {0, "1 held, 0 waiting"}, {0, "holder "}, {3, "Nobody holds the key"}, {0, "key     k\n"}, {3, "neither holds"}, wrong, {3, fence}, {3, "no master remembers anything"}, {1, "for operators"}, {1, "for operators"}}},
+			{0, "1 held, 0 waiting"}, {0, "1 held, 0 waiting"}, {0, "holder "}, {3, "Nobody holds the key"}, {0, "key     k\n"}, {3, "neither holds"}, wrong, {3, fence}, {3, "no master remembers anything"}, {0, "1 of 1 master would grant"}, {1, "for operators"}, {1, "for operators"}}},
 		"the socket for clients": {[]string{"--agent", "unix:" + a.path}, nil, []said{
 			{0, "1 held, 0 waiting"}, {1, "is for clients, who see only masters and inspect KEY: ask at the socket of the agent's --operators"}, {0, "hash    " + hash}, {3, "Nobody holds the key"},
-			{1, "is for clients"}, {1, "is for clients"}, wrong, {1, "is for clients"}, {1, "is for clients"}, {0, "ready: it gives locks\n"}, {0, "alive: it answers\n"}}},
+			{1, "is for clients"}, {1, "is for clients"}, wrong, {1, "is for clients"}, {1, "is for clients"}, {1, "is for clients"}, {0, "ready: it gives locks\n"}, {0, "alive: it answers\n"}}},
 		"a TCP address, without the token": {[]string{"--agent", port}, []string{"REDLOCK_AGENT_TOKEN="},
 			replace(replace(elsewhere(1, "wants its token: --token-file or REDLOCK_AGENT_TOKEN"), "ready", said{0, "ready"}), "ready --alive", said{0, "alive"})},
 		"a TCP address": {[]string{"--agent", "tcp:" + port}, []string{"REDLOCK_AGENT_TOKEN=secret"}, []said{
-			{0, "0 held, 0 waiting"}, {1, "is for clients"}, {3, "Nobody holds"}, {3, "Nobody holds"}, {1, "is for clients"}, {1, "is for clients"}, wrong, {1, "is for clients"}, {1, "is for clients"}, {0, "ready"}, {0, "alive"}}},
+			{0, "0 held, 0 waiting"}, {1, "is for clients"}, {3, "Nobody holds"}, {3, "Nobody holds"}, {1, "is for clients"}, {1, "is for clients"}, wrong, {1, "is for clients"}, {1, "is for clients"}, {1, "is for clients"}, {0, "ready"}, {0, "alive"}}},
 		"a Caddy":                     {[]string{"--agent", "unix:" + admin}, nil, elsewhere(1, "something else than an agent answers at unix:"+admin+" (status 404): for a Caddy, type caddy redlock")},
 		"a Redis server":              {[]string{"--agent", server.Addr()}, nil, elsewhere(1, "something else than an agent answers at "+server.Addr())},
 		"no socket":                   {[]string{"--agent", "unix:" + dir + "/none"}, nil, elsewhere(1, "no agent answers at unix:"+dir+"/none: is it running, with this address in its --operators or --listen?")},

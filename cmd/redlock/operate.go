@@ -34,14 +34,8 @@ func operatorsCmds() []*cobra.Command {
 	lister := *program
 	lister.Whom, lister.Usage, lister.Help = "an agent", "--agent <address> [--json]", agentHelp
 	lister.Source = func() cli.Source { return &asked{agents: true} }
-	var own connect.Settings
-	examine := program.Doctor("[flags]", connect.Help, own.AddFlags, func(_ context.Context, flags *pflag.FlagSet) (doctor.Settings, error) {
-		if err := connect.Environment(flags); err != nil {
-			return doctor.Settings{}, err
-		}
-		masters, options, err := own.Resolve()
-		return doctor.Settings{Options: options, Masters: masters, LeastTTL: options.TTL()}, err
-	})
+	var examined asked
+	examine := program.Doctor(program.Usage, program.Help, examined.AddFlags, examined.examine)
 	return append(program.Commands(), lister.Locks(), examine, readyCmd())
 }
 
@@ -65,7 +59,8 @@ func (a *asked) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&a.tokenFile, "token-file", "", "File with the token of an agent at host:port; or REDLOCK_AGENT_TOKEN")
 }
 
-func (a *asked) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
+// client returns a client of the agent that the flags name, or nil if they name masters.
+func (a *asked) client(flags *pflag.FlagSet) (*agentClient, error) {
 	if flags.Changed("agent") && (flags.Changed("masters") || flags.Changed("masters-file")) {
 		return nil, errors.New("--agent and --masters: want one of them")
 	}
@@ -83,6 +78,33 @@ func (a *asked) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
 	}
 	if len(a.own.Masters) == 0 && a.own.MastersFile == "" {
 		return nil, errors.New("nobody to ask: want --agent " + operatorsAddress + ", the socket of an agent's operators, or --masters")
+	}
+	return nil, nil
+}
+
+// examine looks at the masters, or has the agent look at its own.
+func (a *asked) examine(ctx context.Context, flags *pflag.FlagSet, patience time.Duration) (report doctor.Report, err error) {
+	switch client, err := a.client(flags); {
+	case err != nil:
+		return report, err
+	case client != nil:
+		client.patience += doctor.Longest(patience)
+		return report, client.Ask(ctx, http.MethodGet, "doctor", url.Values{"patience": {patience.String()}}, &report)
+	}
+	masters, options, err := a.own.Resolve()
+	if err != nil {
+		return report, err
+	}
+	return doctor.Examine(ctx, examination(masters, options, patience)), nil
+}
+
+func examination(masters []redlock.Master, o connect.Options, patience time.Duration) doctor.Settings {
+	return doctor.Settings{Options: o, Masters: masters, LeastTTL: o.TTL(), Patience: patience}
+}
+
+func (a *asked) Open(flags *pflag.FlagSet) (cli.Endpoint, error) {
+	if client, err := a.client(flags); client != nil || err != nil {
+		return client, err
 	}
 	locker, err := a.own.Open(redlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {

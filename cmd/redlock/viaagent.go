@@ -122,7 +122,7 @@ func (c *runCommand) lockThrough(ctx context.Context, a *agentClient, wait *time
 	waiting, hangs := context.WithCancelCause(ctx)
 	defer hangs(nil)
 	if wait != nil {
-		defer time.AfterFunc(*wait+agentPatience, func() { hangs(errHangs) }).Stop()
+		defer time.AfterFunc(*wait+agentPatience, func() { hangs(silentFor(agentPatience)) }).Stop()
 	}
 	conn, kept, err := a.dial(waiting)
 	if err != nil {

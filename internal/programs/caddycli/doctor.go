@@ -40,16 +40,17 @@ func (m Module) doctor() *cobra.Command {
 Caddy need not run; if one does, at the admin endpoint of the configuration, its key_prefix
 and masters are compared with it. Placeholders are replaced and secrets read as Caddy would
 do it, so run it as Caddy's user, with its environment.`
-	return program.Doctor("[--config <path>] [--adapter <name>]", help, config.add, func(ctx context.Context, _ *pflag.FlagSet) (doctor.Settings, error) {
+	return program.Doctor("[--config <path>] [--adapter <name>]", help, config.add, func(ctx context.Context, _ *pflag.FlagSet, patience time.Duration) (doctor.Report, error) {
 		text, err := config.load()
 		if err != nil {
-			return doctor.Settings{}, err
+			return doctor.Report{}, err
 		}
 		s, err := m.settings(ctx, text)
-		if err == nil {
-			s.Running = running(ctx, config)
+		if err != nil {
+			return doctor.Report{}, err
 		}
-		return s, err
+		s.Running, s.Patience = running(ctx, config), patience
+		return doctor.Examine(ctx, s), nil
 	})
 }
 

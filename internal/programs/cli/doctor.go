@@ -16,8 +16,10 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/programs/doctor"
 )
 
-// Doctor is the command that looks at the masters which the flags lead to. help says which these are.
-func (p *Program) Doctor(usage, help string, add func(*pflag.FlagSet), load func(context.Context, *pflag.FlagSet) (doctor.Settings, error)) *cobra.Command {
+// Doctor is the command that looks at the masters which the flags lead to. help says which these are. examine may wait for patience for each reply of a
+// master.
+func (p *Program) Doctor(usage, help string, add func(*pflag.FlagSet),
+	examine func(ctx context.Context, flags *pflag.FlagSet, patience time.Duration) (doctor.Report, error)) *cobra.Command {
 	var patience time.Duration
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -38,14 +40,12 @@ most, and removed. The exit code is 2 if there is an error or a warning. Notes d
 			}
 			ctx, stop := interruptible(cmd)
 			defer stop()
-			settings, err := load(ctx, cmd.Flags())
-			if err != nil {
-				return exitError, err
-			}
-			settings.Patience = patience
-			report := doctor.Examine(ctx, settings)
+			report, err := examine(ctx, cmd.Flags(), patience)
 			if ctx.Err() != nil {
 				return exitError, errors.New("interrupted")
+			}
+			if err != nil {
+				return exitError, err
 			}
 			code := exitWell
 			if !report.Healthy() {

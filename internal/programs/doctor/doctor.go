@@ -36,6 +36,9 @@ const DefaultPatience = 2 * time.Second
 // stages is how many waits of the length of Patience one master may cause: to connect and greet, to measure, to look, and to try.
 const stages = 4
 
+// Longest is how long Examine takes at most, with this patience.
+func Longest(patience time.Duration) time.Duration { return stages * patience }
+
 // Report has the facts and the findings about all masters.
 type Report struct {
 	Masters  []MasterReport `json:"masters"`
@@ -102,7 +105,7 @@ func Examine(ctx context.Context, s Settings) Report {
 	if s.Patience == 0 {
 		s.Patience = DefaultPatience
 	}
-	ctx, cancel := context.WithTimeout(ctx, stages*s.Patience)
+	ctx, cancel := context.WithTimeout(ctx, Longest(s.Patience))
 	defer cancel()
 	all := make([]*examination, len(s.Masters))
 	var group sync.WaitGroup

@@ -12,7 +12,7 @@ func number(all []*examination) []Finding {
 	switch n := len(all); {
 	case n == 1 && all[0].Unexaminable:
 		return []Finding{{Level: Note, Check: Number, Text: "locks are kept in the memory of the process, and don't exclude requests in other processes",
-			Advice: "List your Redis servers in the global option redlock { masters … }."}}
+			Advice: "List your Redis servers: in a Caddyfile, in the global option redlock { masters … }, and for an agent in --masters."}}
 	case n == 1:
 		return []Finding{{Level: Note, Check: Number, Text: "there is one master: while it is away, nothing can be locked", Advice: "Use three, to survive the loss of one."}}
 	case n%2 == 0:
