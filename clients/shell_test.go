@@ -121,6 +121,46 @@ func TestShellAfterwards(t *testing.T) {
 	}
 }
 
+// TestShellVariables: a command sees the variables of the caller, although redlock.sh has words of the same names. The process whose number is in
+// one of them lives on.
+func TestShellVariables(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t)
+	script, err := os.ReadFile("shell/redlock.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for name := range strings.FieldsFuncSeq(string(script), func(r rune) bool { return r < 'a' || r > 'z' }) {
+		want = append(want, fmt.Sprintf("%s=%d", name, other.Process.Pid))
+	}
+	for _, language := range []string{"shell", "bash"} {
+		if !has(t, language) {
+			continue
+		}
+		cmd := exec.Command(languages[language][0], "redlock.sh", "-s", a.socket, "k", "--", "env")
+		cmd.Dir, cmd.Env, cmd.Stderr = "shell", append(os.Environ(), want...), os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%s: %v", language, err)
+		}
+		for _, variable := range want {
+			if !strings.Contains("\n"+string(out), "\n"+variable+"\n") {
+				t.Errorf("%s: %s is not in the environment of the command", language, variable)
+			}
+		}
+	}
+	_ = other.Process.Signal(syscall.SIGTERM)
+	_ = other.Wait()
+	if ended := other.ProcessState.Sys().(syscall.WaitStatus).Signal(); ended != syscall.SIGTERM {
+		t.Errorf("the other process got %v", ended)
+	}
+}
+
 // TestShellEnvironment: a command doesn't see what is about a lock around its own.
 func TestShellEnvironment(t *testing.T) {
 	t.Parallel()

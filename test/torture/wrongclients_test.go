@@ -51,8 +51,8 @@ var wrongClients = map[string]map[string][]string{ // by what they do, and langu
 		},
 		"shell": {
 			"\tkill -s KILL 0", "\t:",
-			`lose "the agent at $socket: $error"`, ":",
-			`[ "$now" -lt "$end" ] || lose`, ": ||",
+			`lose "the agent at $_socket: $_error"`, ":",
+			`[ "$_now" -lt "$_end" ] || lose`, ": ||",
 		},
 	},
 }
