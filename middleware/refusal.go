@@ -125,6 +125,17 @@ func (e *refusalError) SetHeaders(h http.Header) {
 	}
 }
 
+// dropRefusal removes what SetHeaders has set for another rule. In Caddy, a rule in an error route may serve a request that the first rule has
+// refused. With Retry-After, the client would take the request for one that wasn't served, and repeat it.
+func dropRefusal(h http.Header) {
+	if h.Get("Redlock-Outcome") == "" {
+		return
+	}
+	for _, name := range []string{"Cache-Control", "Redlock-Outcome", "Www-Authenticate", "Retry-After"} {
+		h.Del(name)
+	}
+}
+
 // refusalOf returns the refusal that a Rule without settings would have for an error of package redlock. ctx is the request's context.
 func refusalOf(ctx context.Context, err error) *refusalError {
 	refusal := byDefault(Rule{}).refusalOfLock(ctx, err)

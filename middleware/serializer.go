@@ -18,6 +18,7 @@ func (s serializer) Serve(locker *redlock.Locker, w http.ResponseWriter, r *http
 	req.turn.locker, req.turn.Rule, req.turn.concurrency = locker, s.rule.Name, s.rule.Concurrency[0]
 	req.turn.keyed, req.turn.dryRun = s.rule.derive != nil, s.rule.DryRun
 	req.turn.outer, _ = r.Context().Value(turnKey{}).(*Turn)
+	dropRefusal(w.Header())
 	defer req.observeUnlocked()
 	defer req.turn.noteIn(r.Context())
 	if body := req.receive(); body != nil {

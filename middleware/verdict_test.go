@@ -53,3 +53,29 @@ func TestPassesNoRequestThatIsOver(t *testing.T) {
 		}
 	})
 }
+
+// TestServedAfterRefusal: a request that one rule has refused, and another one in an error route serves, doesn't look like a refused one. A client
+// repeats what it takes for refused.
+func TestServedAfterRefusal(t *testing.T) {
+	locker := redlocktest.New(t)
+	for name, rule := range map[string]middleware.Rule{
+		"served":   {Keys: []string{"key"}},
+		"passed":   {Keys: []string{"{header.Missing}"}, OnMissingKey: middleware.Pass},
+		"replayed": {Keys: []string{"key"}, Dedupe: "{header.Id}", Remember: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := middleware.New(locker, "", rule)(http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) { w.Header().Add("Cache-Control", "private") }))
+			for range 2 {
+				w := httptest.NewRecorder()
+				middleware.RefusalOf(t.Context(), &redlock.HeldError{Err: redlock.ErrHeld}).SetHeaders(w.Header())
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+				r.Header.Set("Id", name)
+				h.ServeHTTP(w, r)
+				if got := w.Header(); got.Get("Redlock-Outcome") != "" || got.Get("Retry-After") != "" || got.Get("Cache-Control") != "private" {
+					t.Errorf("%d %v", w.Code, got)
+				}
+			}
+		})
+	}
+}
