@@ -122,6 +122,7 @@ export class Agent {
     let value, text;
     const around = (blocks.getStore() ?? []).filter((block) => !block.lock.signal.aborted);
     try {
+      if (/Generator/.test(Object.prototype.toString.call(work))) throw new LockError("the lock would end before the work begins: for a generator, take it by lock(), and unlock() it");
       value = await blocks.run([...around, { agent: this, keys, lock }], () => work(lock));
       if (once) text = remembered(value);
     } catch (error) {

@@ -47,6 +47,8 @@ async function own(key) {
   }
   assert.throws(() => new Agent("/s", "", { patience: "soon" }), LockError);
   addresses();
+  for (const later of [function* () {}, async function* () {}]) await assert.rejects(agent.oncePer(`${key} later`, 60, later), /before the work begins/);
+  assert.equal(await agent.oncePer(`${key} later`, 60, () => {}), true);
   await atExit(`${key} at exit`);
   await assert.rejects(new Agent("/nonexistent/s").lock(key, { wait: 60 }), (error) => error instanceof LockUnavailable && /ENOENT/.test(error.message));
   await assert.rejects(agent.lock(key, { ttl: "5s" }), /ttl 5s: want a number of seconds/);

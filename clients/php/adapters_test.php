@@ -70,6 +70,8 @@ function own(Redlock\Agent $agent, string $key): void
     foreach ([INF, 0, -1] as $patience) {
         is(refused(fn () => new Redlock\Agent(patience: $patience), Redlock\LockError::class, 'more than 0'), "the patience $patience");
     }
+    is(refused(fn () => $agent->oncePer("$key-later", 60, fn () => yield), text: 'before the work begins'), 'work that is a generator');
+    is($agent->oncePer("$key-later", 60, fn () => null), 'work after that of a generator');
     is(refused(fn () => $agent->once($key, NAN, fn () => throw new LogicException('the work has begun'))), 'a time that is no number');
 }
 

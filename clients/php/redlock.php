@@ -132,6 +132,9 @@ class Agent
     private function under(Lock $lock, callable $work, bool $once): mixed
     {
         try {
+            if ((new \ReflectionFunction($work(...)))->isGenerator()) {
+                throw new LockError('the lock would end before the work begins: for a generator, take it by lock(), and release() it');
+            }
             $value = $work($lock);
             $result = $once ? self::remembered($value) : null;
             $returned = $once ? self::parsed($result) : $value; // to whoever asks first as to those that ask later
