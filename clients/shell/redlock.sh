@@ -17,7 +17,8 @@
 # the agent doesn't say in time that it is still held, the command and what it has started get TERM, and KILL before another can have
 # the lock. INT, TERM, HUP and QUIT are passed on as TERM, and USR1 and USR2 to the command alone. If this script is killed, the command
 # runs on, and has the lock until it ends. One that waits for more than 10 s says so. The command begins with INT and QUIT ignored, as all
-# that a shell runs in the background: so Ctrl-C reaches it as TERM, and timeout -s INT doesn't end what it runs.
+# that a shell runs in the background: so Ctrl-C reaches it as TERM, and timeout -s INT doesn't end what it runs. It has no controlling
+# terminal, so sudo and ssh can't ask for passwords, and doesn't get the caller's descriptors 3, 4 and 5.
 # Within the command, a redlock.sh without -c, or with -c 1, is refused if one around it has one of its keys, in whichever slot. One with
 # -c 2 or more is never refused: it waits for itself if those around it have all slots.
 # The exit code is that of the command; 75 if another has the lock, 69 if there is no agent or no quorum, 70 if the lock was lost, 137
