@@ -86,7 +86,7 @@ deploy: redis-server ### Check the files in deploy: units of systemd, manifests,
 	cd deploy/check && DEPLOY=required go test -count 1 -timeout 20m ./...
 
 languages: node
-	@{ command -v php && ls /usr/sbin/php-fpm* && command -v ruby && command -v python3 && command -v curl && command -v composer && php -m | grep -qx pdo_sqlite; } >/dev/null 2>&1 || \
+	@{ command -v php && ls /usr/sbin/php-fpm* && command -v ruby && test -x /usr/bin/python3 && command -v curl && command -v composer && php -m | grep -qx pdo_sqlite; } >/dev/null 2>&1 || \
 		tools/debian.sh php-cli php-fpm php-sqlite3 ruby python3 python3-pip python3-setuptools python3-wheel curl composer
 	@# Not every release of Debian and Ubuntu has these, whose tests say if they don't run.
 	@for package in php-laravel-framework php-symfony-lock; do ! apt-cache show $$package >/dev/null 2>&1 || tools/debian.sh $$package; done

@@ -42,7 +42,7 @@ func runTests(m *testing.M) int {
 func kinds(t *testing.T) (all []kind) {
 	t.Helper()
 	for _, k := range []kind{
-		{name: "python", folder: "python", command: "python3 worker_test.py"},
+		{name: "python", folder: "python", command: "/usr/bin/python3 worker_test.py"},
 		{name: "node", folder: "node", command: "node worker_test.mjs"},
 		{name: "ruby", folder: "ruby", command: "ruby worker_test.rb"},
 		{name: "php", folder: "php", command: "php worker_test.php"},
