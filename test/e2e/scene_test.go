@@ -91,9 +91,7 @@ func newScene(t *testing.T, i incident) (s *scene, release func()) {
 		t.Fatal(err)
 	}
 	for _, c := range []*caddyProcess{s.web1, s.web2} {
-		if text, _, code := redlockCommand(t, "masters", "--wait", "2m", "--address", c.admin); code != 0 {
-			t.Fatal(text)
-		}
+		awaitMasters(t, c, 3)
 		requireLogLine(t, c, "of 3 masters available")
 	}
 	eventually(t, "all is well", func() bool { first := s.ill(t); return first+s.ill(t) == "" })
