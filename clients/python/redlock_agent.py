@@ -597,7 +597,9 @@ class _Lease:
         text = f"no {'lock from the ' if self._seen else ''}agent at {self._agent.address}: {e}"
         if isinstance(e, PermissionError):
             text += ": the agent's --socket-group and --socket-mode say who may open the socket"
-        return LockUnavailable(text, 1, self._seen) if isinstance(e, (OSError, EOFError)) or self._seen == 0 else LockError(text)
+        if isinstance(e, (OSError, EOFError)) or self._seen == 0:
+            return LockUnavailable(text, 1, self._seen)
+        return LockError(f"something else than an agent of version 1 answers at {self._agent.address}: {e}")
 
 
 class Hold(_Lease):

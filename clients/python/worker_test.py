@@ -271,6 +271,8 @@ def in_doubt():
     with patient():
         error = fails(lambda: doubtful(agent_at(answering(FIRST)).lock("k")), LockError)
     assert "would wait for itself" in str(error), error
+    error = fails(agent_at(answering(b"SSH-2.0\n")).lock("k").acquire, LockError)
+    assert "something else than an agent of version 1 answers at" in str(error), error
 
 
 def doubtful(lock):
