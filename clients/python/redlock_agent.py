@@ -623,6 +623,7 @@ class Hold(_Lease):
                 self._feed(self._connection.recv(65536))
             self._connection.settimeout(None)
         except _BROKEN as e:
+            _raise_handlers(e)
             raise self._failure(e) from None
         self._reading = threading.Lock()  # of who reads
         self._reading.acquire()
@@ -689,18 +690,21 @@ class Hold(_Lease):
             with selectors.DefaultSelector() as selector:
                 selector.register(self._connection, selectors.EVENT_READ)
                 return not self._idle or bool(selector.select(0))
-        except (OSError, ValueError):
+        except (OSError, ValueError) as e:
+            _raise_handlers(e)
             return False
 
     def _release(self, failed: bool) -> None:
         """Release the lock. Raise LockLost if it had been lost, unless the work has failed anyway."""
         doubt = self._doubt()
         if doubt is None:
-            with contextlib.suppress(OSError):
+            try:
                 self._connection.settimeout(_PATIENCE_AT_END)
                 self._send_end(failed)
                 if (self._alone or not sys.is_finalizing()) and self._reading.acquire(timeout=_PATIENCE_AT_END):  # then the reader stands still
                     self._read()  # nothing, if there is one
+            except OSError as e:
+                _raise_handlers(e)
         self._judge(failed, doubt)
 
     def _close(self) -> None:
@@ -993,6 +997,12 @@ def _chunk(text: bytes) -> bytes:
 def _clocks() -> tuple[float, float]:
     """Two clocks: the monotonic one stands still while a machine is suspended, and the other can be set."""
     return time.monotonic(), time.time()
+
+
+def _raise_handlers(e: Exception) -> None:
+    """Raise what a signal handler has raised, such as a TimeoutError: an error of a socket has a number, or one of these texts."""
+    if isinstance(e, OSError) and e.errno is None and e.args not in (("timed out",), ("AF_UNIX path too long",)):
+        raise e
 
 
 def _close(connection: socket.socket) -> None:

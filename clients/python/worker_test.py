@@ -12,6 +12,7 @@ import os
 import pathlib
 import pickle
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -127,6 +128,7 @@ def own(key):
     by_hand(key)
     at_exit(key)
     in_doubt()
+    alarmed(f"{key} alarmed")
     unwritable(key + "unwritable")
     unreadable(key + "unreadable")
     refused()
@@ -264,6 +266,23 @@ def by_hand(key):
         time.sleep(0.01)
     sys.unraisablehook = hook
     one.__exit__(*none)
+
+
+def alarmed(key):
+    """Have signal handlers end a wait, by errors that a socket might have."""
+    def wait():
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        agent_of_its_own.lock(key, wait=60).acquire()
+
+    def ring(*_):
+        raise error
+
+    agent_of_its_own = pickle.loads(pickle.dumps(agent))
+    signal.signal(signal.SIGALRM, ring)
+    with agent.lock(key):
+        for error in TimeoutError(), OSError("it took too long"):
+            assert fails(wait, OSError) is error
+    fails(Agent("/" + "x" * 150).lock(key).acquire, LockUnavailable)
 
 
 def in_doubt():
