@@ -70,6 +70,7 @@ func TestHoldAfterAbort(t *testing.T) {
 // TestHoldAfterBrokenUpload: a client breaks off its upload after the upstream has begun to read it. The key stays locked; without
 // hold_after_abort it is free as soon as the proxy has noticed.
 func TestHoldAfterBrokenUpload(t *testing.T) {
+	t.Parallel()
 	begun, broken := make(chan bool, 1), make(chan error, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut {

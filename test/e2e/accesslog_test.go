@@ -30,6 +30,7 @@ type accessLine struct {
 // TestAccessLog looks for the group redlock in Caddy's access log: with no configuration of its own, for served and refused
 // requests, and without the key.
 func TestAccessLog(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cret" // a cookie, because Caddy doesn't log those
 	c := runCaddy(t, caddyfile("", `
 		log

@@ -161,6 +161,7 @@ func needPrometheus(t *testing.T) {
 // promtool accepts the rules, and its tests of them succeed.
 func TestAlertRules(t *testing.T) {
 	needPrometheus(t)
+	t.Parallel()
 	run := func(dir string, command ...string) {
 		t.Helper()
 		cmd := exec.Command(command[0], command[1:]...)
@@ -177,6 +178,7 @@ func TestAlertRules(t *testing.T) {
 // Each alert fires when it should: a real Prometheus scrapes a real Caddy, to whose masters and requests it happens.
 func TestAlerts(t *testing.T) {
 	needPrometheus(t)
+	t.Parallel()
 	wrong := redistest.NewClock(t)
 	wrong.Set(700*time.Millisecond, 0)
 	servers := append(redistest.Start(t, 2), redistest.StartWith(t, wrong.Env()))

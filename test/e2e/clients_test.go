@@ -61,6 +61,7 @@ func (s *stream) leaveInside(t *testing.T, url string) {
 // An upstream that streams is read to its end although the client has left: the first write that fails must not release the
 // lock.
 func TestClientLeavesAStream(t *testing.T) {
+	t.Parallel()
 	s := newStream(t)
 	goOn, end := sync.OnceFunc(func() { close(s.goOn) }), sync.OnceFunc(func() { close(s.end) })
 	t.Cleanup(end)
@@ -135,6 +136,7 @@ func TestRefusedBodyIsHandledElsewhere(t *testing.T) {
 // A proxy may still be reading the request when its upstream has answered and the handler has returned.
 func TestResponseBeforeTheBodyIsRead(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

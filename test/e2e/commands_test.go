@@ -195,6 +195,7 @@ http://127.0.0.1:1 {
 // TestDoctorBesideCaddy: a configuration that takes its locks elsewhere than the Caddy that runs is found, though no master can know.
 func TestDoctorBesideCaddy(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 2)
 	config := func(masters, option string) string {
 		return caddyfile("redlock {\nmasters "+masters+"\nrestart_guard off\nmax_ttl 40s\nmax_skew 20s\ninstance web1\ntimeout "+calm.String()+"\n"+option+"\n}", "redlock order:{path.1}\nrespond ok")

@@ -134,6 +134,7 @@ func sendAs(t *testing.T, c *caddyProcess, method, path string, header ...string
 
 // A key is the same in each way to name it: the mux of the admin endpoint doesn't clean it.
 func TestConsoleKeys(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 1)
 	b, _ := newHeldBackend(t)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), "redlock {query.k}\n"+b.proxy()))
@@ -160,6 +161,7 @@ func TestConsoleKeys(t *testing.T) {
 
 // A socket, and no endpoint at all.
 func TestConsoleEndpoints(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 1)
 	socket := filepath.Join(t.TempDir(), "admin")
 	site := "redlock a\nrespond ok"
@@ -184,6 +186,7 @@ func TestConsoleEndpoints(t *testing.T) {
 
 // The commands of docs/console.md, and its configuration.
 func TestConsoleDocument(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../../docs/console.md")
 	if err != nil {
 		t.Fatal(err)

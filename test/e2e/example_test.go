@@ -10,6 +10,7 @@ import (
 const exampleFile = "../../Caddyfile.example"
 
 func TestExampleIsValid(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"validate", "--config", exampleFile},
 		{"fmt", "--diff", exampleFile},
@@ -22,6 +23,7 @@ func TestExampleIsValid(t *testing.T) {
 
 // The example does what the README says.
 func TestExample(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(exampleFile)
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 // Handlers of errors run without the lock and its fencing token, unless they have a rule of their own.
 func TestHandlersOfErrors(t *testing.T) {
+	t.Parallel()
 	for _, locked := range []bool{false, true} {
 		var inside, most, tokens atomic.Int32
 		fallback := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -55,6 +56,7 @@ func TestHandlersOfErrors(t *testing.T) {
 
 // A client that sends one request after the other never meets its own lock, whatever handler answers, and however long the response is.
 func TestOneAfterTheOther(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var n int
 		_, _ = fmt.Sscanf(r.URL.Query().Get("n"), "%d", &n)

@@ -55,6 +55,7 @@ func TestGuard(t *testing.T) {
 
 // The guard looks at a request that changes nothing only if a rule may lock it, and its refusals are seen as those of a rule.
 func TestGuardLooksAtRules(t *testing.T) {
+	t.Parallel()
 	b := newBackend(t, func() {})
 	c := runCaddy(t, caddyfile("", `redlock_guard
 	redlock /orders* order:{path.1:int} {

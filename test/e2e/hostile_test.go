@@ -195,6 +195,7 @@ func TestHostileConnectionsToNetHTTP(t *testing.T) {
 
 // Behind a trusted proxy, clients are told apart by X-Forwarded-For: one that sends much does not keep out another.
 func TestShareOfAClientInCaddy(t *testing.T) {
+	t.Parallel()
 	c := runCaddy(t, strings.Replace(caddyfile("redlock {\nbody_budget 2MiB\n}", `
 		redlock hook:{body.id} {
 			body_timeout 1h

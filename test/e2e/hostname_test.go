@@ -8,6 +8,7 @@ import (
 
 // TestHostKeys: a host makes one key however a client writes it, and so does a label of it.
 func TestHostKeys(t *testing.T) {
+	t.Parallel()
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, "{\nadmin {$ADMIN}\nauto_https off\ndefault_bind 127.0.0.1\n}\nhttp://:{$PORT} {\n"+`
 		redlock /host host:{host}
@@ -35,6 +36,7 @@ func TestHostKeys(t *testing.T) {
 
 // TestPathParts: what upstreams take for one path has one key, by Caddy's parts of it too.
 func TestPathParts(t *testing.T) {
+	t.Parallel()
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", `
 		redlock /shop/a* file:{file}

@@ -41,6 +41,7 @@ func addrForQUIC(t *testing.T) string {
 // Over each version of HTTP, requests on one key wait for one another, whichever the first one came by, and what upstreams read in
 // different ways is refused.
 func TestKeysOverHTTPVersions(t *testing.T) {
+	t.Parallel()
 	b, release := newHeldBackend(t)
 	addr := addrForQUIC(t)
 	runCaddy(t, `{

@@ -233,6 +233,7 @@ var incidents = []incident{
 // that the alerts are made of, and the log; and nothing else is.
 func TestIncidents(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	for _, i := range incidents {
 		t.Run(i.name, func(t *testing.T) {
 			t.Parallel()

@@ -7,6 +7,7 @@ import (
 
 // TestKeyHeaderInCaddy: the upstream finds what was locked, and handlers of errors and other clients' headers don't.
 func TestKeyHeaderInCaddy(t *testing.T) {
+	t.Parallel()
 	c := runCaddy(t, caddyfile("", `
 		redlock /orders* order:{path.1:int}:{query.part} {
 			key_header Redlock-Key

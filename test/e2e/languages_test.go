@@ -35,6 +35,7 @@ func clientsOf(upstream, addrs string) *exec.Cmd {
 
 // TestUpstreamClients sends requests as the languages' own clients write them: none is refused, and all are on 42.
 func TestUpstreamClients(t *testing.T) {
+	t.Parallel()
 	var seen sync.Map
 	for _, name := range needUpstreams(t) {
 		probe := clientsOf(name, "")

@@ -13,6 +13,7 @@ import (
 
 // The upstream gets growing fencing tokens of ours, and never one that the client has made up.
 func TestFencingToken(t *testing.T) {
+	t.Parallel()
 	upstream := make(chan http.Header, 1)
 	b := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { upstream <- r.Header }))
 	t.Cleanup(b.Close)
@@ -88,6 +89,7 @@ func TestLongRequests(t *testing.T) {
 // the outcome is unknown.
 func TestLostLease(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	canceled := make(chan struct{})
 	b := newBackend(t, func() {})
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

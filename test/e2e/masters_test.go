@@ -14,6 +14,7 @@ const payRule = "redlock /orders/*/pay order:{path.1}\n"
 
 // A Redis Cluster is a master as well.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartCluster(t, 2, 0)
 	b := newBackend(t, func() {})
 	c := runCaddy(t, caddyfile("redlock {\nmasters "+redistest.ClusterURL(nodes)+"\nrestart_guard off\ntimeout 3s\n}", payRule+b.proxy()))
@@ -25,6 +26,7 @@ func TestCluster(t *testing.T) {
 // A quorum is enough, whether the other masters are killed or hung. Without a quorum nothing is served, until masters return.
 func TestMastersFailAndReturn(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	const timeout = 3 * time.Second
 	for _, test := range []struct {
 		name          string
@@ -76,6 +78,7 @@ func TestMastersFailAndReturn(t *testing.T) {
 
 // A server has one vote, even under two names.
 func TestOneServerUnderTwoNames(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 2)
 	servers[1].Kill()
 	name := servers[0].URL()
@@ -87,6 +90,7 @@ func TestOneServerUnderTwoNames(t *testing.T) {
 
 // A replica has no vote, even if it accepts writes: it only repeats its master.
 func TestReplicaAmongTheMasters(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 2)
 	host, port, _ := strings.Cut(servers[0].Addr(), ":")
 	replica := redistest.Start(t, 1, "--replicaof", host, port, "--replica-read-only", "no")[0]

@@ -176,6 +176,7 @@ func TestMetricsAcrossReloads(t *testing.T) {
 
 // No series has a key, or a password of the masters.
 func TestMetricsHaveNoSecrets(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, 1, "--requirepass", secret)[0]
 	c := runCaddy(t, caddyfile("redlock {\nmasters redis://:"+secret+"@"+server.Addr()+"\nrestart_guard off\ntimeout 2s\n}", payMetrics+"respond served"))
 	requireStatus(t, post(t, c.url+"/orders/key-Zm9vYmFy/pay"), http.StatusOK)

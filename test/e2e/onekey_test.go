@@ -34,6 +34,7 @@ func TestCaddyRunsOneRequestPerKey(t *testing.T) {
 
 func TestNetHTTPRunsOneRequestPerKey(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("%d masters", n), func(t *testing.T) {
 			servers := redistest.Start(t, n)

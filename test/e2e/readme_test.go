@@ -28,6 +28,7 @@ func readREADME(t *testing.T) string {
 // TestREADMECurls runs what README says to try first, with the very commands, and requires the responses that its picture of a
 // terminal has.
 func TestREADMECurls(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not on the PATH")
 	}

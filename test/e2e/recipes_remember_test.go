@@ -151,6 +151,7 @@ func TestRecipeOfRefreshes(t *testing.T) {
 }
 
 func TestRecipeOfIdempotencyKeys(t *testing.T) {
+	t.Parallel()
 	c := runDocumented(t, recipe(t, "An API with Idempotency-Key"), redistest.Start(t, 3), newCounter(t))
 	pay := func(body string, header ...string) received {
 		return send(t, withBody(c.url+"/payments", body, header...))

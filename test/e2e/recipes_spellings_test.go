@@ -41,6 +41,7 @@ var honest = map[string]struct {
 // without a lock.
 func TestSpellingsInRecipes(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	document, err := os.ReadFile(filepath.Join("../..", recipes))
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +123,7 @@ func spellingsOf(path string) (all []spelling) {
 
 // A preflight of CORS takes no lock, and a script of PHP runs for any method: the configuration for PHP has none run for it.
 func TestPreflightOfPHP(t *testing.T) {
+	t.Parallel()
 	document, err := os.ReadFile("../../docs/hosts.md")
 	if err != nil {
 		t.Fatal(err)

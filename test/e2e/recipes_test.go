@@ -70,6 +70,7 @@ func requireWithoutBody(t *testing.T, url string) {
 
 func TestRecipeOfPayments(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	c, b, release := runRecipe(t, "One payment at a time", "wait 2s", "wait 8s")
 	pay := func(order string) *http.Request {
 		return withBody(c.url+"/payments", `{"order":{"id":`+order+`}}`)
@@ -120,6 +121,7 @@ func TestRecipeOfWebhooks(t *testing.T) {
 }
 
 func TestRecipeOfSNS(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "Amazon's SNS", "wait 10s", "wait 2m")
 	deliver := func(id string) *http.Request {
 		r := withBody(c.url+"/webhooks/sns", fmt.Sprintf(`{"Type":"Notification","MessageId":%q,"Message":"paid"}`, id))
@@ -139,6 +141,7 @@ func TestRecipeOfSNS(t *testing.T) {
 }
 
 func TestRecipeOfWooCommerce(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "WooCommerce", "wait 10s", "wait 2m", "max_hold 1m", "max_hold 10m")
 	request := func(method, path, customer string) *http.Request {
 		cookie := "woocommerce_items_in_cart=1; wp_woocommerce_session_5d41402abc4b2a76b9719d911017c592=" + customer
@@ -172,6 +175,7 @@ func TestRecipeOfWooCommerce(t *testing.T) {
 }
 
 func TestRecipeOfBrowsers(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "Browsers of another origin", "wait 2s", "wait 0")
 	origin := []string{"Origin", "https://shop.example.com"}
 	pay := func() *http.Request { return withBody(c.url+"/payments", `{"order":{"id":42}}`, origin...) }
@@ -197,6 +201,7 @@ func TestRecipeOfBrowsers(t *testing.T) {
 }
 
 func TestRecipeOfTransfers(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "Several keys at once", "wait 5s", "wait 2m")
 	transfer := func(from, to string) *http.Request {
 		return withBody(c.url+"/transfers", fmt.Sprintf(`{"from":%q,"to":%q}`, from, to))
@@ -214,6 +219,7 @@ func TestRecipeOfTransfers(t *testing.T) {
 }
 
 func TestRecipeOfALine(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "A slow backend behind a line", "wait 30s", "wait 2m")
 	requireLogLine(t, c, "reports", `"level":"warn"`)
 	wait := b.hold(t, c.url+"/reports/1")
@@ -231,6 +237,7 @@ func TestRecipeOfALine(t *testing.T) {
 }
 
 func TestRecipeOfSlots(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "At most N at a time", "wait 30s", "wait 2m")
 	requests := func(tenant string, n int) []*http.Request { return repeated(n, c.url+"/", "X-Tenant", tenant) }
 	wait := b.holdRequests(t, requests("a", 3)...)
@@ -254,6 +261,7 @@ func TestRecipeOfSlots(t *testing.T) {
 }
 
 func TestRecipeOfAnLLM(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "Five calls to an LLM for each user", "wait 1m", "wait 2m")
 	calls := func(user string, n int) []*http.Request { return repeated(n, c.url+"/v1/chat", "X-User", user) }
 	five := b.holdRequests(t, calls("ann", 5)...)
@@ -406,6 +414,7 @@ func TestRecipeGoServerShutsDown(t *testing.T) {
 }
 
 func TestRecipeOfResponses(t *testing.T) {
+	t.Parallel()
 	c, b, release := runRecipe(t, "Responses of your own")
 	wait := b.hold(t, c.url+"/orders/42/pay")
 	for path, want := range map[string]struct {
@@ -427,6 +436,7 @@ func TestRecipeOfResponses(t *testing.T) {
 }
 
 func TestRecipeWithoutMasters(t *testing.T) {
+	t.Parallel()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, r.Header.Get("Fencing-Token") != "")
 	}))

@@ -176,6 +176,7 @@ func TestFailedReload(t *testing.T) {
 // user of the masters of the configuration that has locked it.
 func TestReloadDuringHoldAfterAbort(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	for name, loaded := range map[string]func(servers []*redistest.Server, site string) string{
 		"other settings": func(servers []*redistest.Server, site string) string {
 			return caddyfile(mastersOption(servers, "timeout 3s"), site)

@@ -61,6 +61,7 @@ func newLossy(t *testing.T, to *caddyProcess, lose func(http.ResponseWriter, *ht
 // TestSDKOfStripeRepeats: stripe-node and stripe-python repeat a request whose response was lost in any way, by themselves and with its
 // Idempotency-Key: they get the response to the payment, which is made once.
 func TestSDKOfStripeRepeats(t *testing.T) {
+	t.Parallel()
 	t.Run("node", func(t *testing.T) {
 		testRepeats(t, append(os.Environ(), "NODE_PATH="+sdks.Modules(t)), "node", "payments.js")
 	})
@@ -137,6 +138,7 @@ func testRepeats(t *testing.T, environment []string, program ...string) {
 
 // TestIdempotencyKeyInCaddy: what a plain client may send under the preset for APIs, and what it gets.
 func TestIdempotencyKeyInCaddy(t *testing.T) {
+	t.Parallel()
 	i := newTill(t)
 	servers := redistest.Start(t, 3)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), "redlock {\npreset idempotency-key\n}\n"+i.shop.proxy()))
@@ -187,6 +189,7 @@ func TestIdempotencyKeyInCaddy(t *testing.T) {
 
 // TestCookiesAndLargeResponses: a repeat gets no cookie. Of a response that was too large it gets the status and a note.
 func TestCookiesAndLargeResponses(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	rule := func(path, lines string) string {
 		return "redlock " + path + " {\n" + idempotent + lines + "\n}\n"

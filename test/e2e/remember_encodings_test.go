@@ -14,6 +14,7 @@ import (
 // TestRememberedEncodings: a repeat gets an encoding that it accepts, whatever the first request did, and whoever compresses.
 func TestRememberedEncodings(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	const plain = "compressed or not, this is the receipt. "
 	receipt := strings.Repeat(plain, 50)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -156,6 +156,7 @@ func TestRememberedResponsesSurvive(t *testing.T) {
 
 // TestRememberedResponsesSurviveRestarts: servers that write to a file before they answer forget nothing, if all of them and all Caddys end at once.
 func TestRememberedResponsesSurviveRestarts(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3, "--appendonly", "yes", "--appendfsync", "always")
 	i := newTill(t)
 	config := caddyfile(mastersOption(servers, "timeout "+calm.String()), rememberRule+i.shop.proxy())
@@ -174,6 +175,7 @@ func TestRememberedResponsesSurviveRestarts(t *testing.T) {
 
 // TestRememberedInTheProcess: without masters a response survives a reload, and the log warns that it doesn't survive a restart.
 func TestRememberedInTheProcess(t *testing.T) {
+	t.Parallel()
 	i := newTill(t)
 	c := runCaddy(t, caddyfile("", rememberRule+i.shop.proxy()))
 	i.pay(c, "a")
@@ -187,6 +189,7 @@ func TestRememberedInTheProcess(t *testing.T) {
 // TestRememberByOtherSettings: another Caddy with other settings of the rule, and one that was reloaded, know what the first has answered.
 func TestRememberByOtherSettings(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	option := mastersOption(servers, "timeout "+calm.String())
@@ -217,6 +220,7 @@ func keyFile(t *testing.T, b byte) string {
 // refuses a repeat, which would otherwise run again; so does one with it, if the response was tampered with.
 func TestEncryptedResponses(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	i := newTill(t)
 	first, second := keyFile(t, 'a'), keyFile(t, 'b')

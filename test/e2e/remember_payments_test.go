@@ -54,6 +54,7 @@ func TestRememberedPayments(t *testing.T) {
 // TestPaymentsThatAreForgotten: the same check finds that rules which only lock make payments more than once.
 func TestPaymentsThatAreForgotten(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	p := newPaying(t, nil, "dedupe {header.Authorization}-{header.Idempotency-Key}", "{header.Idempotency-Key}")
 	p.payAll(20)
 	if wrong, _ := p.bank.judge(p.got, p.explainer()); len(wrong) == 0 {

@@ -55,6 +55,7 @@ func idempotentRequest(url string) *http.Request {
 // TestRememberedStreams: a client gets each part of a response as soon as the upstream has sent it. The repeat gets
 // all at once; events are not remembered.
 func TestRememberedStreams(t *testing.T) {
+	t.Parallel()
 	for mediaType, replayed := range map[string]bool{"text/event-stream": false, "text/plain": true} {
 		t.Run(mediaType, func(t *testing.T) {
 			s := newSlowShop(t, mediaType)
@@ -106,6 +107,7 @@ func TestRememberedStreams(t *testing.T) {
 // TestRememberedForAClientThatLeaves: a client leaves in the middle of the first response. The request runs to its end, and the client's repeat gets all of
 // that response, after 409 as long as it runs.
 func TestRememberedForAClientThatLeaves(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	s := newSlowShop(t, "text/plain")
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), rememberRule+s.proxy()))
@@ -145,6 +147,7 @@ func TestRememberedForAClientThatLeaves(t *testing.T) {
 
 // TestRememberAndUpgrades: a connection that is taken over for another protocol is no response to remember.
 func TestRememberAndUpgrades(t *testing.T) {
+	t.Parallel()
 	var runs safeBuffer
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(&runs, "r")

@@ -14,6 +14,7 @@ import (
 
 // Requests with and without a key, and the responses to them.
 func TestRequestsWithAndWithoutKey(t *testing.T) {
+	t.Parallel()
 	const rules = `
 		redlock /header  a:{header.X-Order}
 		redlock /query   b:{query.order}
@@ -68,6 +69,7 @@ func TestRequestsWithAndWithoutKey(t *testing.T) {
 
 // Long values make keys that are hashed, so that they don't fill the masters' memory.
 func TestLongValueIsHashed(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 1)
 	b, release := newHeldBackend(t)
 	option := "servers {\nmax_header_size 1MB\n}\n" + mastersOption(servers, "timeout "+calm.String())
@@ -87,6 +89,7 @@ func TestLongValueIsHashed(t *testing.T) {
 
 // While one request pays order 42, no other spelling of its path gets through.
 func TestUncleanPath(t *testing.T) {
+	t.Parallel()
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", payRule+b.proxy()))
 	wait := b.hold(t, c.url+"/orders/42/pay")
@@ -123,6 +126,7 @@ func TestUncleanPath(t *testing.T) {
 }
 
 func TestStatusesCanBeSet(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String()), `

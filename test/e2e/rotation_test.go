@@ -96,6 +96,7 @@ func (r *rotating) again(t *testing.T, s *redistest.Server) {
 // TestRotations: what docs/operations.md says of rotation keeps the lock that a request holds, and the responses that are remembered.
 func TestRotations(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	hash := func(password string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(password))) }
 	for what, rotate := range map[string]func(t *testing.T, r *rotating){
 		"password": func(t *testing.T, r *rotating) {

@@ -47,6 +47,7 @@ func requireSecrecy(t *testing.T, c *caddyProcess, secrets ...string) {
 }
 
 func TestPassword(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3, "--requirepass", secret)
 	b, release := newHeldBackend(t)
 	option := mastersOption(servers, "timeout "+calm.String(), "password {file."+secretFile(t, secret)+"}")
@@ -68,6 +69,7 @@ func TestPassword(t *testing.T) {
 
 // Errors that the servers answer are logged without what was sent to them.
 func TestWrongPassword(t *testing.T) {
+	t.Parallel()
 	const wrong = "wr0ng-YmFy"
 	servers := redistest.Start(t, 3, "--requirepass", secret)
 	option := mastersOption(servers, "timeout "+calm.String(), "username nobody", "password {file."+secretFile(t, wrong)+"}")
@@ -81,6 +83,7 @@ func TestWrongPassword(t *testing.T) {
 
 // A password in a URL is not shown either, whether or not the server can be reached.
 func TestPasswordInURL(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3, "--requirepass", secret)
 	servers[2].Kill()
 	var urls []string
@@ -96,6 +99,7 @@ func TestPasswordInURL(t *testing.T) {
 
 // "caddy validate" works without the masters, and shows no secret.
 func TestCaddyValidate(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, option string
 		code         int

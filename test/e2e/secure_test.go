@@ -128,6 +128,7 @@ func TestRotation(t *testing.T) {
 // Servers that anybody may be are accepted, but not in silence.
 func TestInsecureTLS(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	authority := redistest.NewAuthority(t)
 	_, urls := authority.Start(1)
 	certificate, key := authority.Issue("client")

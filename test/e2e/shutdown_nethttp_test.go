@@ -63,6 +63,7 @@ func neverLocker(t *testing.T, servers []*redistest.Server) *redlock.Locker {
 
 // After Shutdown, and then Close, all requests that held a key have been served, those that waited have been refused, and nothing is left.
 func TestNetHTTPShutdownThenClose(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	s := newNetHTTP(t, servers)
 	waiting := postAll(t, s.server.URL+"/orders/1/pay", s.server.URL+"/orders/2/pay")
@@ -86,6 +87,7 @@ func TestNetHTTPShutdownThenClose(t *testing.T) {
 
 // If Shutdown gives up, the requests that still run keep their keys: as long as the Locker isn't closed, nobody else gets them.
 func TestNetHTTPShutdownGivesUp(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	s := newNetHTTP(t, servers)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,6 +105,7 @@ func TestNetHTTPShutdownGivesUp(t *testing.T) {
 // Close without Shutdown ends the contexts of the handlers and frees their keys at once: a handler that is slow to stop runs beside
 // the next holder. The clients are told that the outcome is unknown.
 func TestNetHTTPCloseWithoutShutdown(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	s := newNetHTTP(t, servers)
 	if err := s.locker.Close(); err != nil {

@@ -72,6 +72,7 @@ const (
 // time: it gets none before the request that holds it has been served or, if it is cut off, before its lease has ended.
 func TestExit(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	option := mastersOption(servers, "timeout "+calm.String(), "max_ttl "+never.String())
 	backends, releases := make([]*backend, len(exits)), make([]func(), len(exits))
@@ -103,6 +104,7 @@ func TestExit(t *testing.T) {
 // their keys were freed when the clients left.
 func TestExitAfterClientsLeft(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String(), "max_ttl "+never.String()), `
@@ -140,6 +142,7 @@ func TestExitAfterClientsLeft(t *testing.T) {
 // A key that hold_after_abort keeps is left to its ttl when Caddy exits, because the upstream may still be working.
 func TestExitDuringHoldAfterAbort(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	servers := redistest.Start(t, 3)
 	b, _ := newHeldBackend(t)
 	c := runCaddy(t, caddyfile(mastersOption(servers, "timeout "+calm.String(), "max_ttl "+never.String()), `
@@ -162,6 +165,7 @@ func TestExitDuringHoldAfterAbort(t *testing.T) {
 // releases when it goes on.
 func TestExitWithHungMasters(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	for _, hung := range []int{1, 3} {
 		t.Run(fmt.Sprint(hung, " of 3"), func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 // TestClientsThatDoNotRead: one connection of HTTP/2 that never opens a window has 50 responses of 128 KiB, and keeps no key.
 func TestClientsThatDoNotRead(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	const streams = 50
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat("0123456789abcdef", 1<<13)) // of unknown length, which Caddy flushes

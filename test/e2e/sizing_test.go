@@ -16,6 +16,7 @@ import (
 // TestSizing measures what docs/operations.md says about sizing: go test -v -run TestSizing ./e2e
 func TestSizing(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	const locks, turns = 50, 500
 	servers := redistest.Start(t, 3)
 	s := servers[0]

@@ -183,6 +183,7 @@ func (v *variants) path() string {
 // many requests of each format there are of those at random, of those that are generated one after the other, and of others' suites; "all" has
 // all of these.
 func TestNoSplit(t *testing.T) {
+	t.Parallel()
 	names := needUpstreams(t)
 	n, most, err := 1000, math.MaxInt, error(nil)
 	if text := cmp.Or(os.Getenv("UPSTREAM_VARIANTS"), "200"); text != "all" {

@@ -59,6 +59,7 @@ func TestWaitersDrain(t *testing.T) {
 // TestTooManyRequestsWait: requests beyond max_waiters are refused at once.
 func TestTooManyRequestsWait(t *testing.T) {
 	needTime(t)
+	t.Parallel()
 	const requests, waiters = 1000, 100
 	servers := redistest.Start(t, 3)
 	b, release := newHeldBackend(t)

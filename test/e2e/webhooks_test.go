@@ -144,6 +144,7 @@ func TestWebhooksInCaddy(t *testing.T) {
 
 // The upstream goes on working after the client has left: no other request is let in until it is done.
 func TestClientAbort(t *testing.T) {
+	t.Parallel()
 	b, release := newHeldBackend(t)
 	c := runCaddy(t, caddyfile("", `
 		redlock /run/* run:{path.1}
@@ -184,6 +185,7 @@ func TestClientAbort(t *testing.T) {
 
 // Nothing that a client sends under the name of the fencing token reaches the upstream.
 func TestSpoofedFence(t *testing.T) {
+	t.Parallel()
 	seen := make(chan http.Header, 1)
 	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -250,6 +252,7 @@ func TestSpoofedFence(t *testing.T) {
 
 // The client gets events as soon as the upstream sends them.
 func TestEventsStreamThrough(t *testing.T) {
+	t.Parallel()
 	next := make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -278,6 +281,7 @@ func TestEventsStreamThrough(t *testing.T) {
 
 // A body that doesn't come ends at body_timeout, not at Caddy's own time-out of a minute.
 func TestSlowBodyInCaddy(t *testing.T) {
+	t.Parallel()
 	c := runCaddy(t, caddyfile("", "redlock {body.id} {\nbody_timeout 300ms\n}\nrespond served\nhandle_errors {\nrespond \"{http.redlock.outcome}\" {err.status_code}\n}"))
 	host := strings.TrimPrefix(c.url, "http://")
 	for _, length := range []string{"Content-Length: 100", "Transfer-Encoding: chunked"} {
