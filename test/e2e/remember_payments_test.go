@@ -22,7 +22,7 @@ const idempotent = "idempotency_key required\nscope {header.Authorization}\n"
 func TestRememberedPayments(t *testing.T) {
 	needTime(t)
 	t.Parallel()
-	payments, rounds := 1000, 4
+	payments, rounds := 500, 2
 	if text := os.Getenv("STORM_TIME"); text != "" { // at a thousand payments a minute
 		storm, err := time.ParseDuration(text)
 		if err != nil {
