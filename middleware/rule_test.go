@@ -490,7 +490,7 @@ func TestWriterKeepsItsInterfaces(t *testing.T) {
 		t.Errorf("second line %q", lines.Text())
 	}
 
-	plain := struct{ http.ResponseWriter }{}
+	plain := struct{ http.ResponseWriter }{httptest.NewRecorder()}
 	rule := middleware.CompileFunc(middleware.Rule{}, func(*http.Request) (string, error) { return "plain", nil })
 	_ = rule.Serve(l, plain, newRequest(t, "/"), func(w http.ResponseWriter, _ *http.Request) error {
 		if _, implements := w.(http.Hijacker); implements {
@@ -533,7 +533,7 @@ func TestServeReturnsTheHandlersError(t *testing.T) {
 	rule := middleware.CompileFunc(middleware.Rule{}, func(*http.Request) (string, error) { return "k", nil })
 	failed := errors.New("handler failed")
 	l := newLocker(t, live)
-	w := struct{ http.ResponseWriter }{}
+	w := httptest.NewRecorder()
 	if err := rule.Serve(l, w, newRequest(t, "/"), func(http.ResponseWriter, *http.Request) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("error %v", err)
 	}
