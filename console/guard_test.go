@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
@@ -15,6 +16,7 @@ import (
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 	"github.com/caddy-redlock/caddy-redlock/redlock/redlocktest"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // book is a log that is kept.
@@ -106,36 +108,42 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// What somebody has done by force is in the log of the process that was asked, and in that of the holder, without the key.
+// TestAudit: what somebody has done by force is in the log of the process that was asked, and in that of the holder, without the key.
 func TestAudit(t *testing.T) {
-	t.Parallel()
-	servers := redistest.Start(t, 3)
-	var asked, holders book
-	holder := newLocker(t, servers, redlock.WithTTL(long/5), redlock.WithTimeout(long/15), redlock.WithLogger(holders.logger()))
-	other := newLocker(t, servers, redlock.WithInstance("web2/43"))
-	base := serveConsole(t, other, console.WithLogger(asked.logger()), console.WithUser(func(*http.Request) string { return "ann" }))
-	lock := mustLock(t, holder, "order:42", redlock.WithLabel("pay"))
-	hash, fence := "key_hash="+lockname.Hash("order:42"), fmt.Sprint("fence=", lock.Fence())
-	eventually(t, "it is released", func() bool { // the masters forget the fence for a while
-		ask[console.Problem](t, http.MethodDelete, base+"locks/order:42?fence=1", http.StatusConflict)
-		return askAs(t, "localhost", http.MethodDelete, fmt.Sprint(base, "locks/order:42?fence=", lock.Fence())) == http.StatusOK
-	})
-	ask[console.Problem](t, http.MethodDelete, base+"results/order:42", http.StatusNotFound)
-	for _, words := range [][]string{
-		{"released by force", hash, fence, "result=done", "from=127.0.0.1:", "user=ann"},
-		{"released by force", hash, "fence=1 ", "another lock", "from=127.0.0.1:", "user=ann"},
-		{"forgotten", hash, "No result is remembered", "from=127.0.0.1:", "user=ann"},
-	} {
-		if asked.line(words...) == "" {
-			t.Errorf("the log of the process that was asked has no line with %q:\n%s", words, asked.String())
+	simnet.Run(t, 3, func(t *testing.T, net *simnet.Net) {
+		var asked, holders book
+		holder := net.Locker(t, redlock.WithLogger(holders.logger()))
+		other := net.Locker(t, redlock.WithInstance("web2/43"))
+		h := console.New(func() []*redlock.Locker { return []*redlock.Locker{other} }, console.WithLogger(asked.logger()), console.WithUser(func(*http.Request) string { return "ann" }))
+		lock := mustLock(t, holder, "order:42", redlock.WithLabel("pay"))
+		for _, c := range []struct {
+			path   string
+			status int
+		}{{"locks/order:42?fence=1", http.StatusConflict}, {fmt.Sprint("locks/order:42?fence=", lock.Fence()), http.StatusOK}, {"results/order:42", http.StatusNotFound}} {
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "http://localhost/"+c.path, nil)); w.Code != c.status {
+				t.Errorf("%s: %d, want %d", c.path, w.Code, c.status)
+			}
 		}
-	}
-	eventually(t, "the holder's log says by whom", func() bool {
-		return holders.line("lease lost", "released by force", hash, fence, "rule=pay", `by="web2/43, asked by ann at 127.0.0.1:`) != ""
+		hash, fence := "key_hash="+lockname.Hash("order:42"), fmt.Sprint("fence=", lock.Fence())
+		for _, words := range [][]string{
+			{"released by force", hash, fence, "result=done", "from=192.0.2.1:", "user=ann"},
+			{"released by force", hash, "fence=1 ", "another lock", "from=192.0.2.1:", "user=ann"},
+			{"forgotten", hash, "No result is remembered", "from=192.0.2.1:", "user=ann"},
+		} {
+			if asked.line(words...) == "" {
+				t.Errorf("the log of the process that was asked has no line with %q:\n%s", words, asked.String())
+			}
+		}
+		<-lock.Context().Done()
+		synctest.Wait()
+		if holders.line("lease lost", "released by force", hash, fence, "rule=pay", `by="web2/43, asked by ann at 192.0.2.1:`) == "" {
+			t.Errorf("the log of the holder doesn't say by whom:\n%s", holders.String())
+		}
+		if asked.line("order:42")+holders.line("order:42") != "" {
+			t.Error("a log has the key")
+		}
 	})
-	if asked.line("order:42")+holders.line("order:42") != "" {
-		t.Error("a log has the key")
-	}
 }
 
 // Of many keys, those are shown first for which most calls wait, and then the oldest; the page begins so, too.
