@@ -102,7 +102,10 @@ var blockMutants = []mutant{
 		shape: func(w *world) {
 			w.busy(1)
 			w.processes[0].solo = time.Second // it counts as alone for longer, too
-			w.servers[0].hangs = windows{{w.faults.to, w.faults.to + 6*time.Second}}
+			for range 5 {                     // callers go on meanwhile, and it may hang when one of them is alone
+				w.servers[0].hangs = append(w.servers[0].hangs, window{w.faults.to + 2*time.Second, w.faults.to + 6*time.Second})
+				w.faults.to += 6 * time.Second
+			}
 		},
 	},
 }
