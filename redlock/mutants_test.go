@@ -30,7 +30,6 @@ type mutant struct {
 	started func(p *process)                                        // when a process has its Locker
 	unlock  func(k *Lock, result []byte, keep time.Duration) error  // in place of UnlockWith
 	prompt  bool                                                    // what blocks a sender is said not to
-	patient bool                                                    // who waits for the reply to what it has sent does until that comes
 	refuses bool                                                    // who doesn't answer seems to refuse connections
 	apart   bool                                                    // only with masters of which majorities may not meet
 }

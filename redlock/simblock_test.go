@@ -97,17 +97,6 @@ var blockMutants = []mutant{
 		name: "callers send on a connection that may block", breaks: unmoved, prompt: true,
 		shape: func(w *world) { w.blocks("connection") },
 	},
-	{
-		name: "a caller that is alone waits for its reply until that comes", breaks: unmoved, patient: true,
-		shape: func(w *world) {
-			w.busy(1)
-			w.processes[0].solo = time.Second // it counts as alone for longer, too
-			for range 5 {                     // callers go on meanwhile, and it may hang when one of them is alone
-				w.servers[0].hangs = append(w.servers[0].hangs, window{w.faults.to + 2*time.Second, w.faults.to + 6*time.Second})
-				w.faults.to += 6 * time.Second
-			}
-		},
-	},
 }
 
 // blocks has the log, the Observer or a connection of the first process block.

@@ -216,19 +216,6 @@ type mutantConn struct {
 	failed bool         // no reply will come
 }
 
-// patient is the Direct of a connection on which nobody is interrupted.
-type patient struct{ protocol.Direct }
-
-func (patient) Interrupt() {}
-
-func (c *mutantConn) Capabilities() protocol.ConnCapabilities {
-	can := c.Conn.Capabilities()
-	if c.route.process.world.mutant.patient {
-		can.Direct = patient{can.Direct}
-	}
-	return can
-}
-
 // acquires reports whether a batch has an acquire.
 func acquires(cmds []*protocol.Command) bool {
 	return slices.ContainsFunc(cmds, func(cmd *protocol.Command) bool { return cmd.Op == protocol.OpAcquire })
