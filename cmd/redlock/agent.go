@@ -164,8 +164,6 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	seen := console.New(func() []*redlock.Locker { return []*redlock.Locker{locker} }, console.WithHosts("*"), console.WithLogger(logger)) // the agent checks the Host
 	scraped := scrapes(series)
-	operatorsMux := beside(scraped, seen)
-	operatorsMux.Handle("GET /console/doctor", examiner(masters, options))
 	served := agent.New(locker, agent.WithToken(token), agent.WithHosts(a.hosts...), agent.WithMaxClients(a.maxClients), agent.WithLogger(logger),
 		agent.WithObservers(series.Rule), agent.WithOther(beside(scraped, forClients(seen))))
 	stopMetrics := func() {}
@@ -188,7 +186,9 @@ func (a *agentCommand) run(ctx context.Context) error {
 	}
 	if operators != nil {
 		logger.Info("agent serves operators", "address", operators.Addr().String())
-		server := &http.Server{Handler: asAgent(operatorsMux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+		whole := beside(scraped, seen)
+		whole.Handle("GET /console/doctor", examiner(masters, options))
+		server := &http.Server{Handler: asAgent(whole), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

@@ -84,12 +84,14 @@ func (a *asked) client(flags *pflag.FlagSet) (*agentClient, error) {
 
 // examine looks at the masters, or has the agent look at its own.
 func (a *asked) examine(ctx context.Context, flags *pflag.FlagSet, patience time.Duration) (report doctor.Report, err error) {
-	switch client, err := a.client(flags); {
-	case err != nil:
+	client, err := a.client(flags)
+	if err != nil {
 		return report, err
-	case client != nil:
+	}
+	if client != nil {
 		client.patience += doctor.Longest(patience)
-		return report, client.Ask(ctx, http.MethodGet, "doctor", url.Values{"patience": {patience.String()}}, &report)
+		err = client.Ask(ctx, http.MethodGet, "doctor", url.Values{"patience": {patience.String()}}, &report)
+		return report, err
 	}
 	masters, options, err := a.own.Resolve()
 	if err != nil {
