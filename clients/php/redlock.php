@@ -15,8 +15,8 @@
  *
  * The lock is held until the function has returned, or until the script or the process ends; a child of pcntl_fork doesn't have it. PHP
  * does one thing at a time, so nothing tells of a loss by itself: call $lock->check() before whatever must not happen twice, and at times
- * during long work. If a process is killed, or ends by a fatal error
- * such as a lack of memory, a child or a command in the background that outlives it keeps the lock: maxHold bounds that.
+ * during long work. If a process is killed, or ends by a fatal error such as a lack of memory, a child or a command in the background that
+ * outlives it keeps the lock: maxHold bounds that.
  * docs/protocol.md says how long a client may believe that it holds a lock.
  *
  * A lock can't be copied or serialized. It is free when it is dropped, and after an exception when that is dropped, at the latest. Locks can be
