@@ -1,12 +1,12 @@
 package heartbeat
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -305,7 +305,7 @@ func (s *state) votes(p *proc) (votes uint8) {
 	return votes
 }
 
-func (v *server) name(m int) string { return fmt.Sprint("run", m, ".", v.run) }
+func (v *server) name(m int) string { return "run" + strconv.Itoa(m) + "." + strconv.Itoa(v.run) }
 
 // judge notes who locks, and whether two do that may hold the same lock, although they can know of one another. Nobody begins beside one
 // that it could have heard of for some beats, with the masters that it has. Where two that lock come to be incompatible, as they reach other masters than before, one
@@ -642,40 +642,57 @@ func (s *state) key() string {
 		}
 		return int64(min(s.now.Sub(t), 8*Every) / Grace)
 	}
-	var b bytes.Buffer
-	fmt.Fprint(&b, s.left, s.told)
+	var b []byte
+	put := func(values ...any) { // as fmt.Append would, in a quarter of the time
+		for _, value := range values {
+			switch v := value.(type) {
+			case bool:
+				b = strconv.AppendBool(b, v)
+			case int:
+				b = strconv.AppendInt(b, int64(v), 10)
+			case int64:
+				b = strconv.AppendInt(b, v, 10)
+			case string:
+				b = append(b, v...)
+			default:
+				b = fmt.Append(b, v)
+			}
+			b = append(b, ' ')
+		}
+	}
+	put(s.left, s.told)
 	for i := range s.procs {
 		for o := range i {
-			fmt.Fprint(&b, " ", age(s.blind[o][i]), age(s.excused[o][i]), age(s.beside[o][i]), age(s.beside[i][o]))
+			put(age(s.blind[o][i]), age(s.excused[o][i]), age(s.beside[o][i]), age(s.beside[i][o]))
 		}
 	}
 	for m := range s.masters {
 		v := &s.masters[m]
-		fmt.Fprint(&b, "|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)), v.memory.Lost == v.memory.Born, age(v.lost), v.knows)
+		put("|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)), v.memory.Lost == v.memory.Born, age(v.lost), v.knows)
 		for _, id := range slices.Sorted(maps.Keys(v.memory.Told)) {
 			if t := v.memory.Told[id]; id != "x" {
-				fmt.Fprint(&b, id, number[id]-t.Number, " ", rank(t.Since), " ", age(time.UnixMilli(t.At)), t.Kind)
+				put(id, number[id]-t.Number, rank(t.Since), age(time.UnixMilli(t.At)), t.Kind)
 			}
 		}
 	}
 	for i := range s.procs {
 		p := &s.procs[i]
-		fmt.Fprint(&b, "/", p.on, p.stopped, p.did, p.locking, p.cut, p.pending, p.again, p.out, p.idle, p.seen, p.ever, age(p.grown))
+		put("/", p.on, p.stopped, p.did, p.locking, p.cut, p.pending, p.again, p.out, p.idle, p.seen, p.ever, age(p.grown))
 		if p.Judge == nil {
 			continue
 		}
-		fmt.Fprint(&b, age(p.sent), rank(p.since), age(p.began), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
+		put(age(p.sent), rank(p.since), age(p.began), p.next.Sub(s.now) > 0, p.beat.Number-p.number, p.entered-p.number, p.beat.Since == p.since, p.beat.Kind == p.kind())
 		for k := range p.masters {
 			m := &p.masters[k]
 			at := bits(p.mask)[k]
-			fmt.Fprint(&b, ";", m.run, m.up, age(m.answered), m.gone, p.own.Masters[k], m.bornRun, m.born == s.masters[at].memory.Born, min(p.doubts[at], 1), max(0, p.meets[at].Sub(s.now))/Grace)
+			put(";", m.run, m.up, age(m.answered), m.gone, p.own.Masters[k], m.bornRun, m.born == s.masters[at].memory.Born, min(p.doubts[at], 1), max(0, p.meets[at].Sub(s.now))/Grace)
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]
-			fmt.Fprint(&b, ",", id, number[id]-k.Number, " ", rank(k.Since), " ", age(k.Told), age(k.unlike), age(k.apart), k.Masters)
+			put(",", id, number[id]-k.Number, rank(k.Since), age(k.Told), age(k.unlike), age(k.apart), k.Masters)
 		}
 	}
-	return b.String()
+	return string(b)
 }
 
 // trace tells how the state came about.
