@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
+	"github.com/caddy-redlock/caddy-redlock/redlock/simnet"
 )
 
 // A key that the request already holds is not locked again.
@@ -178,21 +178,21 @@ func TestFenceAroundARuleThatPasses(t *testing.T) {
 // TestPassesWithHalfOfItsKeys: a rule that is passed without its lock holds nothing for a rule inside it, although a rule around it holds
 // one of its keys.
 func TestPassesWithHalfOfItsKeys(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t, 1)[0]
-	l := newLocker(t, []string{server.URL()}, redlock.WithRestartGuard(0))
-	inner := middleware.New(l, "second", middleware.Rule{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it is served without its lock") }))
-	both := middleware.New(l, "first", middleware.Rule{Keys: []string{"second"}, OnNoQuorum: middleware.Pass})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock != nil {
-			t.Error("a turn without its lock has another one")
+	simnet.Run(t, 1, func(t *testing.T, net *simnet.Net) {
+		l := net.Locker(t)
+		inner := middleware.New(l, "second", middleware.Rule{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it is served without its lock") }))
+		both := middleware.New(l, "first", middleware.Rule{Keys: []string{"second"}, OnNoQuorum: middleware.Pass})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if turn, _ := middleware.TurnFromContext(r.Context()); turn.Lock != nil {
+				t.Error("a turn without its lock has another one")
+			}
+			inner.ServeHTTP(w, r)
+		}))
+		outer := middleware.New(l, "first", middleware.Rule{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			net.Servers[0].Kill()
+			both.ServeHTTP(w, r)
+		}))
+		if got := serveInside(outer); got.StatusCode != http.StatusConflict {
+			t.Errorf("%s %s", got.Status, got.body)
 		}
-		inner.ServeHTTP(w, r)
-	}))
-	outer := middleware.New(l, "first", middleware.Rule{})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		server.Kill()
-		both.ServeHTTP(w, r)
-	}))
-	if got := post(t, serve(t, outer).URL); got.StatusCode != http.StatusConflict {
-		t.Errorf("%s %s", got.Status, got.body)
-	}
+	})
 }

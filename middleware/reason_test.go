@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock/inspect"
@@ -126,29 +127,29 @@ func TestReasonOfALostKey(t *testing.T) {
 
 // Whom authentication has found is the scope of a rule that sets none: a token that is refreshed changes nothing.
 func TestUserIsTheScope(t *testing.T) {
-	t.Parallel()
-	l := newLocker(t, live)
-	user := func(r *http.Request) string { return r.Header.Get("Verified-User") }
-	for name, rule := range map[string]middleware.Rule{"preset": {Preset: "idempotency-key", User: user}, "none": {IdempotencyKey: "required", Remember: hour, User: user}} {
-		c := &cashier{answer: receipt}
-		server := serve(t, middleware.New(l, "", rule)(c))
-		pay := func(headers ...string) received {
-			return post(t, server.URL, append(headers, "Idempotency-Key", name)...)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, live)
+		user := func(r *http.Request) string { return r.Header.Get("Verified-User") }
+		for name, rule := range map[string]middleware.Rule{"preset": {Preset: "idempotency-key", User: user}, "none": {IdempotencyKey: "required", Remember: hour, User: user}} {
+			c := &cashier{answer: receipt}
+			h := middleware.New(l, "", rule)(c)
+			pay := func(headers ...string) received {
+				return serveInside(h, append(headers, "Idempotency-Key", name)...)
+			}
+			ann := pay("Authorization", "Bearer 1", "Verified-User", "Ann")
+			requireReplay(t, pay("Authorization", "Bearer 2", "Verified-User", "Ann"), ann)
+			c.requireRuns(t, 1)
+			pay("Authorization", "Ann")
+			pay("Authorization", "Bearer 1", "Verified-User", "ann")
+			c.requireRuns(t, 3)
+			if _, err := inspect.Forget(t.Context(), l, middleware.Delivery{ID: name, Host: "example.com", User: "Ann"}.Key()); err != nil {
+				t.Error(err)
+			}
 		}
-		ann := pay("Authorization", "Bearer 1", "Verified-User", "Ann")
-		requireReplay(t, pay("Authorization", "Bearer 2", "Verified-User", "Ann"), ann)
-		c.requireRuns(t, 1)
-		pay("Authorization", "Ann")
-		pay("Authorization", "Bearer 1", "Verified-User", "ann")
-		c.requireRuns(t, 3)
-		if _, err := inspect.Forget(t.Context(), l, middleware.Delivery{ID: name, Host: "127.0.0.1", User: "Ann"}.Key()); err != nil {
-			t.Error(err)
-		}
-	}
-	c := &cashier{answer: receipt}
-	server := serve(t, middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, Scope: "{header.Tenant}", User: user})(c))
-	first := post(t, server.URL, "Idempotency-Key", "a", "Verified-User", "Ann", "Tenant", "1")
-	requireReplay(t, post(t, server.URL, "Idempotency-Key", "a", "Verified-User", "Bob", "Tenant", "1"), first) // as the rule says
+		h := middleware.New(l, "", middleware.Rule{IdempotencyKey: "required", Remember: hour, Scope: "{header.Tenant}", User: user})(&cashier{answer: receipt})
+		first := serveInside(h, "Idempotency-Key", "a", "Verified-User", "Ann", "Tenant", "1")
+		requireReplay(t, serveInside(h, "Idempotency-Key", "a", "Verified-User", "Bob", "Tenant", "1"), first) // as the rule says
+	})
 }
 
 // What is unsafe in how IDs are told apart is logged: for the rule, and when a client shows it.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
@@ -279,20 +280,21 @@ func TestSpellingsOfAPlace(t *testing.T) {
 
 // Nobody gets the response to what another has asked.
 func TestScope(t *testing.T) {
-	t.Parallel()
-	l, c := newLocker(t, live), &cashier{answer: receipt}
-	server := serve(t, orders(l, c.ServeHTTP, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Scope: "{header.Authorization}"}))
-	ann := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
-	bob := post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer ann")
-	if bob.body == ann.body {
-		t.Error("one client got the response of another")
-	}
-	requireReplay(t, post(t, server.URL, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
-	if forgotten, err := inspect.Forget(t.Context(), l, middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Host: "127.0.0.1", Scope: "Bearer Ann"}.Key()); err != nil {
-		t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
-	}
-	requireProblem(t, post(t, server.URL, "Order", "42", "Id", "a"), http.StatusUnauthorized, "missing_scope")
-	c.requireRuns(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		l, c := newLocker(t, live), &cashier{answer: receipt}
+		h := orders(l, c.ServeHTTP, middleware.Rule{Dedupe: "{header.Id}", Remember: hour, Scope: "{header.Authorization}"})
+		ann := serveInside(h, "Order", "42", "Id", "a", "Authorization", "Bearer Ann")
+		bob := serveInside(h, "Order", "42", "Id", "a", "Authorization", "Bearer ann")
+		if bob.body == ann.body {
+			t.Error("one client got the response of another")
+		}
+		requireReplay(t, serveInside(h, "Order", "42", "Id", "a", "Authorization", "Bearer Ann"), ann)
+		if forgotten, err := inspect.Forget(t.Context(), l, middleware.Delivery{Keys: []string{"order:42"}, ID: "a", Host: "example.com", Scope: "Bearer Ann"}.Key()); err != nil {
+			t.Errorf("an operator names the scope as the client sends it: %v, %v", forgotten, err)
+		}
+		requireProblem(t, serveInside(h, "Order", "42", "Id", "a"), http.StatusUnauthorized, "missing_scope")
+		c.requireRuns(t, 2)
+	})
 }
 
 // A client that leaves gets the response when it comes again: its request runs to the end without a setting.
