@@ -27,13 +27,10 @@ var mutants = []struct {
 
 // TestMutants runs the former version beside wrong ones, each of which must be found, in one order or the other.
 func TestMutants(t *testing.T) {
-	if os.Getenv(formerEnv) == "" {
-		t.Skip("run by make former")
-	}
-	if sources := os.Getenv(formerEnv); wireOf(t, sources) != wireOf(t, "../..") {
+	before, sources := former(t)
+	if wireOf(t, sources) != wireOf(t, "../..") {
 		t.Skip("the former version is refused, and so is each wrong one")
 	}
-	before := former(t)
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()

@@ -10,12 +10,11 @@ import (
 // formerEnv names a folder with the sources of the former version: make former.
 const formerEnv = "FORMER_SOURCES"
 
-// former compiles the former version or, if there is none, the present one.
-func former(t *testing.T) version {
+// former compiles the former version, and skips the test if there is none. Only make former has it.
+func former(t *testing.T) (version version, sources string) {
 	t.Helper()
-	sources := os.Getenv(formerEnv)
-	if sources == "" {
-		return compile(t, "same", "../..")
+	if sources = os.Getenv(formerEnv); sources == "" {
+		t.Skip("run by make former")
 	}
 	for _, name := range []string{"compat.go", "operate.go", "worker/main.go"} {
 		text, err := os.ReadFile(name)
@@ -30,7 +29,7 @@ func former(t *testing.T) version {
 			t.Fatal(err)
 		}
 	}
-	return compile(t, "former", sources)
+	return compile(t, "former", sources), sources
 }
 
 // wireOf returns the number of how the version in a folder keeps locks on the masters; empty if it has none.
@@ -48,11 +47,10 @@ func wireOf(t *testing.T, folder string) string {
 // TestVersions runs processes of the former and the present version on the same masters. If they keep locks there in different ways, they
 // must not lock beside one another.
 func TestVersions(t *testing.T) {
-	before, now := former(t), compile(t, "present", "../..")
-	checks := checks
-	if sources := os.Getenv(formerEnv); sources != "" && wireOf(t, sources) != wireOf(t, "../..") {
-		checks = checks[:0:0]
-		checks = append(checks, check{"refusal", refusal})
+	before, sources := former(t)
+	now, checks := compile(t, "present", "../.."), checks
+	if wireOf(t, sources) != wireOf(t, "../..") {
+		checks = []check{{"refusal", refusal}}
 	}
 	for _, c := range checks {
 		for _, order := range [][2]version{{before, now}, {now, before}} {
