@@ -69,7 +69,7 @@ test-all: test test-race models stacks test-programs interpreted ## Run all of t
 
 models: ## Run models and mutants at full size
 	go test -timeout 30m -run '$(MODELS)' ./redlock
-	@# Its graph of states lives to the end: collected half as often, it takes 500 MB, and a fifth less time.
+	@# The ways to its states live to the end: collected half as often, it takes 400 MB, and an eighth less time.
 	STATES=20000 GOGC=200 go test -timeout 30m ./redlock/internal/heartbeat
 
 mutants: redis-server ### Let tests find the wrong versions of the code in test/mutants, or those whose names match MUTANTS (10 minutes)

@@ -42,6 +42,27 @@ type world struct {
 
 const never = -1
 
+// runNames are of each master those of its first runs, and ofMask the masters in a mask: both are asked for in each state.
+var (
+	runNames [servers][4]string
+	ofMask   [1 << servers][]int
+)
+
+func init() {
+	for m := range servers {
+		for run := range runNames[m] {
+			runNames[m][run] = fmt.Sprint("run", m, ".", run)
+		}
+	}
+	for mask := range ofMask {
+		for m := range servers {
+			if mask>>m&1 == 1 {
+				ofMask[mask] = append(ofMask[mask], m)
+			}
+		}
+	}
+}
+
 // mutant changes what is told, heard and known: the rule without one clause.
 type mutant struct {
 	send   func(b *protocol.Beat)
@@ -305,7 +326,7 @@ func (s *state) votes(p *proc) (votes uint8) {
 	return votes
 }
 
-func (v *server) name(m int) string { return "run" + strconv.Itoa(m) + "." + strconv.Itoa(v.run) }
+func (v *server) name(m int) string { return runNames[m][v.run] }
 
 // judge notes who locks, and whether two do that may hold the same lock, although they can know of one another. Nobody begins beside one
 // that it could have heard of for some beats, with the masters that it has. Where two that lock come to be incompatible, as they reach other masters than before, one
@@ -490,14 +511,7 @@ func (s *state) end() {
 	}
 }
 
-func bits(mask uint8) (all []int) {
-	for m := range servers {
-		if mask>>m&1 == 1 {
-			all = append(all, m)
-		}
-	}
-	return all
-}
+func bits(mask uint8) []int { return ofMask[mask] }
 
 // broken says what the state shows that must not be.
 func (s *state) broken() string {
@@ -516,19 +530,21 @@ func (s *state) broken() string {
 	return ""
 }
 
-// next calls f with each state that may follow.
-func (s *state) next(f func(*state)) {
+// next calls f with all that may happen now, and what makes the state that follows.
+func (s *state) next(f func(what string, follow func() *state)) {
 	do := func(what string, fault int, change func(n *state)) {
 		if fault >= 0 && s.left[fault] == 0 {
 			return
 		}
-		n := s.clone(what)
-		if fault >= 0 {
-			n.left[fault]--
-		}
-		change(n)
-		n.judge()
-		f(n)
+		f(what, func() *state {
+			n := s.clone(what)
+			if fault >= 0 {
+				n.left[fault]--
+			}
+			change(n)
+			n.judge()
+			return n
+		})
 	}
 	pending := false
 	for i := range s.procs {
@@ -642,7 +658,7 @@ func (s *state) key() string {
 		}
 		return int64(min(s.now.Sub(t), 8*Every) / Grace)
 	}
-	var b []byte
+	b := make([]byte, 0, 2048)
 	put := func(values ...any) { // as fmt.Append would, in a quarter of the time
 		for _, value := range values {
 			switch v := value.(type) {
@@ -654,13 +670,18 @@ func (s *state) key() string {
 				b = strconv.AppendInt(b, v, 10)
 			case string:
 				b = append(b, v...)
+			case Server:
+				b = append(append(append(b, v.Name...), ' '), v.Run...)
 			default:
 				b = fmt.Append(b, v)
 			}
 			b = append(b, ' ')
 		}
 	}
-	put(s.left, s.told)
+	for _, n := range s.left {
+		put(n)
+	}
+	put(s.told)
 	for i := range s.procs {
 		for o := range i {
 			put(age(s.blind[o][i]), age(s.excused[o][i]), age(s.beside[o][i]), age(s.beside[i][o]))
@@ -668,7 +689,10 @@ func (s *state) key() string {
 	}
 	for m := range s.masters {
 		v := &s.masters[m]
-		put("|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)), v.memory.Lost == v.memory.Born, age(v.lost), v.knows)
+		put("|", v.run, v.down, v.forgot, age(time.UnixMicro(v.memory.Born)), v.memory.Lost == v.memory.Born, age(v.lost))
+		for _, i := range v.knows {
+			put(i)
+		}
 		for _, id := range slices.Sorted(maps.Keys(v.memory.Told)) {
 			if t := v.memory.Told[id]; id != "x" {
 				put(id, number[id]-t.Number, rank(t.Since), age(time.UnixMilli(t.At)), t.Kind)
@@ -689,7 +713,10 @@ func (s *state) key() string {
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.known)) {
 			k := p.known[id]
-			put(",", id, number[id]-k.Number, rank(k.Since), age(k.Told), age(k.unlike), age(k.apart), k.Masters)
+			put(",", id, number[id]-k.Number, rank(k.Since), age(k.Told), age(k.unlike), age(k.apart))
+			for _, m := range k.Masters {
+				put(m)
+			}
 		}
 	}
 	return string(b)
@@ -712,7 +739,8 @@ func (w *world) explore(most int) (seen int, all bool, broken *state) {
 	for list := []*state{first}; len(list) > 0; {
 		var after []*state
 		for _, s := range list {
-			s.next(func(n *state) {
+			s.next(func(_ string, follow func() *state) {
+				n := follow()
 				if key := n.key(); !known[key] {
 					known[key] = true
 					after = append(after, n)
@@ -724,6 +752,7 @@ func (w *world) explore(most int) (seen int, all bool, broken *state) {
 			if broken != nil || len(known) >= most {
 				return len(known), false, broken
 			}
+			*s = state{before: s.before, what: s.what} // all that a trace needs
 		}
 		list = after
 	}
@@ -736,12 +765,12 @@ func (w *world) walk(ways, beats int, seed uint64) *state {
 	for range ways {
 		s := w.begin()
 		for n := 0; n < beats; {
-			var tells, strikes []*state
-			s.next(func(n *state) {
-				if n.what == "|" || strings.Contains(n.what, " tells ") {
-					tells = append(tells, n)
+			var tells, strikes []func() *state
+			s.next(func(what string, follow func() *state) {
+				if what == "|" || strings.Contains(what, " tells ") {
+					tells = append(tells, follow)
 				} else {
-					strikes = append(strikes, n)
+					strikes = append(strikes, follow)
 				}
 			})
 			if len(strikes) > 0 && (r.IntN(5) == 0 || len(tells) == 0) {
@@ -750,7 +779,7 @@ func (w *world) walk(ways, beats int, seed uint64) *state {
 			if len(tells) == 0 {
 				break
 			}
-			if s = tells[r.IntN(len(tells))]; s.what == "|" {
+			if s = tells[r.IntN(len(tells))](); s.what == "|" {
 				n++
 			}
 			if s.broken() != "" {
