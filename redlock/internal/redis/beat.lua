@@ -19,6 +19,11 @@ local function place(since, kind, id)
   return string.format('%d %s %016.0f %s', since > 0 and 0 or since == 0 and 1 or 2, kind, math.max(0, since), id)
 end
 
+-- Bound to the beginning: otherwise Lua would try a match anew at each character of a long kind.
+local function whose(place)
+  return string.match(place, '^%d %S+ %d+ (.*)$')
+end
+
 if ARGV[10] ~= '0' and ARGV[10] ~= born then
   call('HSET', KEYS[1], 'lost', born)
 end
@@ -69,11 +74,11 @@ while #named < MAX_OTHERS do
     break
   end
   local its = string.match(first, '^%d %S+ ')
-  if string.match(first, '%S+$') == id then
+  if whose(first) == id then
     first = second or ''
   end
   if string.sub(first, 1, #its) == its then
-    named[#named + 1] = string.match(first, '%S+$')
+    named[#named + 1] = whose(first)
   end
   from = '(' .. its .. '~' -- the next kind
 end
