@@ -22,9 +22,8 @@ import (
 )
 
 const (
-	bound = 20 * time.Second // for what a healthy process does at once, however busy the machine is
-	calm  = 7 * time.Second  // a time-out that keeps a master on a busy machine from being taken for one that has failed
-	long  = 30 * time.Second // a lease that no test outlives
+	calm = 7 * time.Second  // a time-out that keeps a master on a busy machine from being taken for one that has failed
+	long = 30 * time.Second // a lease that no test outlives
 )
 
 func TestMasters(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/console"
 	"github.com/caddy-redlock/caddy-redlock/internal/base/inside"
@@ -118,14 +117,7 @@ func ask[T any](t *testing.T, method, url string, status int, header ...string) 
 	return value
 }
 
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(bound); !condition(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", bound, what)
-		}
-	}
-}
+var eventually = redistest.Eventually
 
 // escape makes a segment of a path of a key. Clients and servers would remove "." and "..".
 func escape(key string) string { return strings.ReplaceAll(url.PathEscape(key), ".", "%2E") }

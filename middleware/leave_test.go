@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -67,14 +68,7 @@ func TestWaitersThatLeave(t *testing.T) {
 	}
 }
 
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(bound); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", bound, what)
-		}
-	}
-}
+var eventually = redistest.Eventually
 
 // A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the response
 // of one that doesn't, nor a refusal.

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 )
@@ -106,21 +105,7 @@ func start(t *testing.T, cmd *exec.Cmd) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// eventually waits for as long as the tests may last: a machine can be as busy as it likes.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	end, limited := t.Deadline()
-	for {
-		asked := time.Now()
-		if so() {
-			return
-		}
-		if limited && time.Until(end) < 10*time.Second {
-			t.Fatalf("not before the tests' time is over: %s", what)
-		}
-		time.Sleep(max(5*time.Millisecond, 2*time.Since(asked))) // what asks may be a process
-	}
-}
+var eventually = redistest.Eventually
 
 func exists(name string) bool {
 	_, err := os.Stat(name)

@@ -159,20 +159,7 @@ func freeAddr(t *testing.T) string {
 	return fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 }
 
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(bound); ; {
-		asked := time.Now()
-		if condition() {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", bound, what)
-		}
-		time.Sleep(max(5*time.Millisecond, 2*time.Since(asked))) // a command that asks is a Caddy: one after the other would slow down what is waited for
-	}
-}
+var eventually = redistest.Eventually
 
 type safeBuffer = redistest.Log
 

@@ -76,24 +76,16 @@ func fullListener(t *testing.T) string {
 	}
 }
 
-// eventually waits for something that soon is so.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("not yet: ", what)
-		}
-	}
-}
+var eventually = redistest.Eventually
 
 // awaitUptime waits until a server has an uptime of at least a second.
 func awaitUptime(t *testing.T, server *redistest.Server) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if info, err := server.Client().Info(t.Context(), "server").Result(); err != nil || time.Now().After(deadline) {
+	eventually(t, "an uptime of a second", func() bool {
+		info, err := server.Client().Info(t.Context(), "server").Result()
+		if err != nil {
 			t.Fatal(err)
-		} else if !strings.Contains(info, "uptime_in_seconds:0\r") {
-			return
 		}
-	}
+		return !strings.Contains(info, "uptime_in_seconds:0\r")
+	})
 }
