@@ -198,7 +198,7 @@ func TestLeases(t *testing.T) {
 				return
 			}
 		}
-	}, middleware.Rule{}), "42")
+	}, middleware.Rule{}), "43")
 	requireSeries(t, m, map[string]float64{`requests_total{outcome="acquired",rule="pay"}`: 1, `leases_lost_total{}`: 1, `renewals_total{result="failed"}`: 0})
 }
 
