@@ -179,6 +179,8 @@ func wrong(rule middleware.Rule) error {
 
 type safeBuffer = redistest.Log
 
+var eventually = redistest.Eventually
+
 // of returns New for a Locker and a template, without its rule.
 func of(l *redlock.Locker, template string) func(middleware.Rule) func(http.Handler) http.Handler {
 	return func(rule middleware.Rule) func(http.Handler) http.Handler {

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-redlock/caddy-redlock/internal/tests/redistest"
 	"github.com/caddy-redlock/caddy-redlock/middleware"
 	"github.com/caddy-redlock/caddy-redlock/redlock"
 )
@@ -67,8 +66,6 @@ func TestWaitersThatLeave(t *testing.T) {
 		t.Errorf("%d were served", served.Load())
 	}
 }
-
-var eventually = redistest.Eventually
 
 // A body that is still arriving while its request waits delays nothing: neither a handler that reads all of it, nor the response
 // of one that doesn't, nor a refusal.
